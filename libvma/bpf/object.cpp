@@ -80,8 +80,17 @@ bool Object::read(const char* bytes, std::string_view section) noexcept {
 long load(const Object& object, const MapNumbers& maps, bpf_attr& attr) {
     std::vector<bpf_insn> program(object.program.begin(), object.program.end());
     for (const Elf64_Rel& r : object.relocations) {
-        const std::string_view name = object.names + object.symbols[ELF64_R_SYM(r.r_info)].st_name;
-        bpf_insn& user = program[r.r_offset / sizeof(bpf_insn)];
+        const Elf64_Sym& symbol = object.symbols[ELF64_R_SYM(r.r_info)];
+        const std::string_view name = object.names + symbol.st_name;
+        const auto place = static_cast<std::int32_t>(r.r_offset / sizeof(bpf_insn));
+        bpf_insn& user = program[static_cast<std::size_t>(place)];
+        if (const int type = ELF64_ST_TYPE(symbol.st_info); type == STT_FUNC || type == STT_SECTION) {
+            // A function of the program itself: where it begins, from the next instruction.
+            const auto begin = static_cast<std::int32_t>(symbol.st_value) + user.imm;
+            user.src_reg = BPF_PSEUDO_FUNC;
+            user.imm = begin / static_cast<std::int32_t>(sizeof(bpf_insn)) - place - 1;
+            continue;
+        }
         const int number = number_of(maps, name);
         if (number < 0) return -ENOEXEC;
         user.src_reg = user.code == kCall ? BPF_PSEUDO_KFUNC_CALL : BPF_PSEUDO_MAP_FD;

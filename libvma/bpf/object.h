@@ -46,9 +46,10 @@ struct Object {
 // Puts a program's name, or a map's, into an attribute.
 void set_name(char* to, std::string_view name) noexcept;
 
-// Loads the program, which uses these maps and functions. `attr` says all but the instructions and the
-// licence. Returns its descriptor, or a negative errno; ENOEXEC: the program uses another one. May throw
-// std::bad_alloc.
+// Loads the program, which uses these maps and functions. Functions of its own, whose addresses it passes to
+// the kernel, follow it in its section; then `attr` has the types that describe them. `attr` says all but the
+// instructions and the licence. Returns its descriptor, or a negative errno; ENOEXEC: the program uses
+// another one. May throw std::bad_alloc.
 long load(const Object& object, const MapNumbers& maps, bpf_attr& attr);
 
 }  // namespace vma::bpf

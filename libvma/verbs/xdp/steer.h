@@ -137,12 +137,8 @@ struct steer_ring {
 #define STEER_MOST_CHUNKS 40 /* of a frame: 64 KiB and its headers */
 #define STEER_MOST_FRAME (14 + 65535)
 
-/* A longer TCP frame (BIG TCP) becomes segments, a chunk each: payload, the longest headers, and how many
- * there are of a frame. 120 suffice for 200,000 bytes, the size that people set. The kernel's limit is
- * 524,280, but the verifier follows each segment, which makes the start of each program longer: 310 took 36
- * ms. */
+/* A longer TCP frame (BIG TCP) becomes segments, a chunk each: their payload behind the longest headers. */
 #define STEER_MOST_HEADERS (14 + 20 + 60)
 #define STEER_SEGMENT (STEER_ROOM - STEER_MOST_HEADERS - 2)
-#define STEER_MOST_SEGMENTS 120
 
 #endif

@@ -34,8 +34,20 @@ bool SteerTypes::read(std::span<const char> btf, std::span<const char> ext,
         const std::size_t from = std::size_t{parts.length} + at;
         return from + length <= ext.size() ? ext.subspan(from, length) : std::span<const char>();
     };
-    return find(part(parts.functions_at, parts.functions_length), program_section, functions_) &&
-           find(part(parts.relocations_at, parts.relocations_length), program_section, relocations_);
+    Records functions;
+    if (!find(part(parts.functions_at, parts.functions_length), program_section, functions) ||
+        functions.size < sizeof(bpf_func_info))
+        return false;
+    for (std::size_t i = 0; i < functions.count; i++) {
+        bpf_func_info function;
+        std::memcpy(&function, functions.first + i * functions.size, sizeof function);
+        function.insn_off /= sizeof(bpf_insn);  // the object counts bytes
+        functions_.push_back(function);
+    }
+    // Without a structure of the kernel's there is nothing to relocate.
+    if (!find(part(parts.relocations_at, parts.relocations_length), program_section, relocations_))
+        relocations_ = {};
+    return true;
 }
 
 // clang leaves the sizes of sections and the places of their variables open. The kernel wants some: the
@@ -85,9 +97,10 @@ bool SteerTypes::find(std::span<const char> infos, std::string_view section, Rec
 
 void SteerTypes::describe(bpf_attr& load, int fd) const noexcept {
     load.prog_btf_fd = static_cast<std::uint32_t>(fd);
-    load.func_info = reinterpret_cast<std::uintptr_t>(functions_.first);
-    load.func_info_cnt = functions_.count;
-    load.func_info_rec_size = functions_.size;
+    load.func_info = reinterpret_cast<std::uintptr_t>(functions_.data());
+    load.func_info_cnt = static_cast<std::uint32_t>(functions_.size());
+    load.func_info_rec_size = sizeof(bpf_func_info);
+    if (relocations_.count == 0) return;
     load.core_relos = reinterpret_cast<std::uintptr_t>(relocations_.first);
     load.core_relo_cnt = relocations_.count;
     load.core_relo_rec_size = relocations_.size;

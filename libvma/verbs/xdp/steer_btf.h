@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the kernel needs to know of an XDP program's types (BTF) to fill in the offsets of its own structures
-// (CO-RE).
+// What the kernel needs to know of a program's types (BTF) to fill in the offsets of its own structures
+// (CO-RE), and to call the program's functions.
 #pragma once
 
 #include <linux/bpf.h>
@@ -20,7 +20,8 @@ class SteerTypes {
     bool read(std::span<const char> btf, std::span<const char> ext, std::string_view program_section);
     // The types for BPF_BTF_LOAD.
     std::span<const char> types() const noexcept { return types_; }
-    // Adds the program's function and its relocations to a BPF_PROG_LOAD. `fd`: of the loaded types.
+    // Adds the program's functions and its relocations to a BPF_PROG_LOAD, which must not outlive this. `fd`:
+    // of the loaded types.
     void describe(bpf_attr& load, int fd) const noexcept;
 
   private:
@@ -34,7 +35,8 @@ class SteerTypes {
 
     std::vector<char> types_;
     std::size_t texts_ = 0;  // where they begin in types_
-    Records functions_, relocations_;
+    std::vector<bpf_func_info> functions_;
+    Records relocations_;
 };
 
 }  // namespace vma::verbs::xdp

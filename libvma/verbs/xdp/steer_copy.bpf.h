@@ -75,35 +75,6 @@ static __always_inline int give(const struct steer_ring* ring, __u32 index, __u3
     return 1;
 }
 
-// Copies the frame to the chunks that are posted, from `taken` on. False: it does not fit.
-static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_ring* ring, __u32 at,
-                                      const struct steer_ring* free, __u32 taken, __u16 each) {
-    __u32 length = skb->len, zero = 0;
-    void* chunks = bpf_map_lookup_elem(&memory, &zero);
-    if (!chunks) return 0;
-    for (__u32 i = 0; i < STEER_MOST_CHUNKS; i++) {
-        __u32 from = i * STEER_ROOM;
-        __u32 number = 0;
-        char* to = posted_chunk(chunks, free, taken + i, &number);
-        if (!to) return 0;
-        __u32 part = length - from;
-        int last = part <= STEER_ROOM;
-        if (!last) part = STEER_ROOM;
-        if (part == 0 || bpf_skb_load_bytes(skb, from, to + STEER_HEADROOM, part)) return 0;
-        if (each && i == 0) {
-            struct ethhdr* eth = (void*)(to + STEER_HEADROOM);
-            struct udphdr* udp = (void*)((char*)(eth + 1) + sizeof(struct iphdr));
-            eth->h_proto = bpf_htons(STEER_DATAGRAMS);
-            udp->check = each;
-        }
-        if (!give(ring, at + i, number, part, last ? 0 : STEER_CONTINUED)) return 0;
-        // Here, not by the next turn's beginning: the verifier need not follow a short part into the next
-        // turn.
-        if (last) return 1;
-    }
-    return 0;
-}
-
 // The checksum of a header with one more 16-bit word in it (RFC 1624); as the kernel's csum_fold().
 static __always_inline __u16 folded(__u64 sum) {
     sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
@@ -121,38 +92,25 @@ static __always_inline __u32 headers_of_big(struct __sk_buff* skb, const struct 
     return tcp.doff >= 5 && skb->len > headers ? headers : 0;
 }
 
-// Copies such a frame as segments of a chunk each. Their sums are as partial as the frame's own.
-static __always_inline int copy_segments(struct __sk_buff* skb, const struct steer_ring* ring, __u32 at,
-                                         const struct steer_ring* free, __u32 taken, __u32 headers) {
-    __u32 zero = 0, payload = skb->len - headers;
-    void* chunks = bpf_map_lookup_elem(&memory, &zero);
-    if (!chunks || headers > STEER_MOST_HEADERS) return 0;
-    for (__u32 i = 0; i < STEER_MOST_SEGMENTS; i++) {
-        __u32 from = i * STEER_SEGMENT;
-        __u32 number = 0;
-        char* to = posted_chunk(chunks, free, taken + i, &number);
-        if (!to) return 0;
-        __u32 part = payload - from;
-        int last = part <= STEER_SEGMENT;
-        if (!last) part = STEER_SEGMENT;
-        if (part == 0 || bpf_skb_load_bytes(skb, 0, to + STEER_HEADROOM, STEER_MOST_HEADERS) ||
-            bpf_skb_load_bytes(skb, headers + from, to + STEER_HEADROOM + headers, part))
-            return 0;
-        struct iphdr* ip = (void*)(to + STEER_HEADROOM + sizeof(struct ethhdr));
-        struct tcphdr* tcp = (void*)(ip + 1);
-        __u32 length = headers - sizeof(struct ethhdr) + part;
-        ip->tot_len = bpf_htons(length);
-        ip->check = ~folded((__u64)(__u16)~ip->check + ip->tot_len);
-        tcp->seq = bpf_htonl(bpf_ntohl(tcp->seq) + from);
-        if (i) tcp->cwr = 0;
-        if (!last) tcp->fin = tcp->psh = 0;
-        tcp->check =
-            folded((__u64)ip->saddr + ip->daddr + bpf_htons(IPPROTO_TCP) + bpf_htons(length - sizeof *ip));
-        if (!give(ring, at + i, number, headers + part, 0)) return 0;
-        if (last) return 1;
-    }
-    return 0;
-}
+// What the turns of a loop share. The kernel's loop (bpf_loop) calls a function for each turn, which the
+// verifier follows once. It would follow each turn of an ordinary loop, which made the start of each program
+// 50 ms longer.
+struct copying {
+    struct __sk_buff* skb;
+    const struct steer_ring *ring, *free;
+    void* chunks;
+    __u32 at, taken; /* of the ring's descriptors and of the chunks, the first to use */
+    __u32 headers;   /* 0, or the bytes of headers that each segment gets (BIG TCP) */
+    __u32 each;      /* of a super-frame of UDP: bytes of its datagrams */
+    __u32 done;
+};
+struct locking {
+    __u32* lock;
+    __u64 mine;
+};
+#define TURN static __attribute__((noinline, section("tcx"))) long
+TURN copy_turn(__u64 i, struct copying* c);
+TURN lock_turn(__u64 i, struct locking* l);
 
 // Takes the frame for this slot's ring. The kernel runs the program on several processors at once. A host may
 // stop the processor that has the lock. Nobody sends a datagram again, so its socket in the kernel gets it
@@ -162,22 +120,14 @@ static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each, _
     struct steer_ring* ring = bpf_map_lookup_elem(&rings, &slot);
     struct steer_ring* free = bpf_map_lookup_elem(&rings, &number);
     __u32* lock = bpf_map_lookup_elem(&busy, &zero);
-    if (!ring || !free || !lock || !ring->mask) return TCX_NEXT;
+    void* chunks = bpf_map_lookup_elem(&memory, &zero);
+    if (!ring || !free || !lock || !chunks || !ring->mask) return TCX_NEXT;
     __u32 wanted =
         big ? (skb->len - big + STEER_SEGMENT - 1) / STEER_SEGMENT : (skb->len + STEER_ROOM - 1) / STEER_ROOM;
 
-    int mine = 0;
-    // No loop: the verifier follows a processor that guesses the end of one wrongly, and never ends.
-#pragma unroll
-    for (int i = 0; i < WAITS; i++) {
-        if (__sync_val_compare_and_swap(lock, 0, 1) == 0) {
-            mine = 1;
-            break;
-        }
-#pragma unroll
-        for (int pause = 0; pause < PAUSES; pause++) bpf_ktime_get_ns();
-    }
-    if (!mine) {
+    struct locking locking = {.lock = lock, .mine = __sync_val_compare_and_swap(lock, 0, 1) == 0};
+    if (!locking.mine) bpf_loop(WAITS, lock_turn, &locking, 0);
+    if (!locking.mine) {
         if (is_udp) return TCX_NEXT;
         __sync_fetch_and_add(&ring->dropped, 1);
         return TCX_DROP;
@@ -186,10 +136,18 @@ static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each, _
     // Each look at user space's index costs a cache line's way between processors.
     if (free->seen - taken < wanted) free->seen = *(volatile __u32*)&free->producer;
     if (at - ring->seen + wanted > ring->mask + 1) ring->seen = *(volatile __u32*)&ring->consumer;
-    int fits =
-        free->seen - taken >= wanted && at - ring->seen + wanted <= ring->mask + 1 &&
-        (big ? copy_segments(skb, ring, at, free, taken, big) : copy_frame(skb, ring, at, free, taken, each));
-    if (fits) {
+    struct copying copying = {.skb = skb,
+                              .ring = ring,
+                              .free = free,
+                              .chunks = chunks,
+                              .at = at,
+                              .taken = taken,
+                              .headers = big,
+                              .each = each};
+    if (free->seen - taken >= wanted && at - ring->seen + wanted <= ring->mask + 1 &&
+        (big || wanted <= STEER_MOST_CHUNKS))
+        bpf_loop(wanted, copy_turn, &copying, 0);
+    if (copying.done) {
         // x86 keeps the order of stores.
         *(volatile __u32*)&free->consumer = taken + wanted;
         *(volatile __u32*)&ring->producer = at + wanted;
@@ -227,4 +185,58 @@ int vma_steer_copy(struct __sk_buff* skb) {
         if (!each && skb->len > cfg->max_udp_frame) return TCX_NEXT;
     }
     return take(skb, (found - 1) / STEER_MAX_QUEUES, each, big, is_udp);
+}
+
+// The functions of the loops stand behind the program, which begins the section. They return 1 to end their
+// loop.
+
+TURN lock_turn(__u64 i, struct locking* l) {
+#pragma unroll
+    for (int pause = 0; pause < PAUSES; pause++) bpf_ktime_get_ns();
+    l->mine = __sync_val_compare_and_swap(l->lock, 0, 1) == 0;
+    return l->mine;
+}
+
+// Makes a segment of the headers of a BIG TCP frame, which are those of the whole. Its sums are as partial as
+// the frame's own. `from`: bytes of payload before it.
+static __always_inline void make_segment(char* frame, __u32 length, __u32 from, int last) {
+    struct iphdr* ip = (void*)(frame + sizeof(struct ethhdr));
+    struct tcphdr* tcp = (void*)(ip + 1);
+    ip->tot_len = bpf_htons(length);
+    ip->check = ~folded((__u64)(__u16)~ip->check + ip->tot_len);
+    tcp->seq = bpf_htonl(bpf_ntohl(tcp->seq) + from);
+    if (from) tcp->cwr = 0;
+    if (!last) tcp->fin = tcp->psh = 0;
+    tcp->check =
+        folded((__u64)ip->saddr + ip->daddr + bpf_htons(IPPROTO_TCP) + bpf_htons(length - sizeof *ip));
+}
+
+// Copies a chunk's part of the frame: the next bytes, or the next segment.
+TURN copy_turn(__u64 i, struct copying* c) {
+    const __u32 headers = c->headers, room = headers ? STEER_SEGMENT : STEER_ROOM, from = (__u32)i * room;
+    if (headers > STEER_MOST_HEADERS) return 1;
+    __u32 number = 0;
+    char* to = posted_chunk(c->chunks, c->free, c->taken + (__u32)i, &number);
+    if (!to) return 1;
+    to += STEER_HEADROOM;
+    __u32 part = c->skb->len - headers - from;
+    const int last = part <= room;
+    if (!last) part = room;
+    if (headers && bpf_skb_load_bytes(c->skb, 0, to, STEER_MOST_HEADERS)) return 1;
+    // Without the barrier clang merges these comparisons, and the verifier does not follow.
+    asm volatile("" : "+r"(part));
+    if (part > (headers ? STEER_SEGMENT : STEER_ROOM)) return 1;
+    if (part == 0 || bpf_skb_load_bytes(c->skb, headers + from, to + headers, part)) return 1;
+    if (headers) {
+        make_segment(to, headers - sizeof(struct ethhdr) + part, from, last);
+    } else if (c->each && i == 0) {
+        struct ethhdr* eth = (void*)to;
+        struct udphdr* udp = (void*)((char*)(eth + 1) + sizeof(struct iphdr));
+        eth->h_proto = bpf_htons(STEER_DATAGRAMS);
+        udp->check = c->each;
+    }
+    if (!give(c->ring, c->at + (__u32)i, number, headers + part, headers || last ? 0 : STEER_CONTINUED))
+        return 1;
+    c->done = last;
+    return last;
 }

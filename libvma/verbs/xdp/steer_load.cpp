@@ -213,7 +213,9 @@ Result<SteerFds> load_steer(Steer which, int ifindex) {
 
 Result<SteerFds> load_steer_copy(CopyMaps& copies) {
     Object object;
-    if (!object.read(vma_steer_object, kCopySection))
+    SteerTypes types;
+    if (!object.read(vma_steer_object, kCopySection) ||
+        !types.read(object.types, object.more_types, kCopySection))
         return fail(ENOEXEC, "cannot load the tcx program: its object is malformed");
     auto fds = make_maps();
     if (!fds) return fds;
@@ -227,7 +229,7 @@ Result<SteerFds> load_steer_copy(CopyMaps& copies) {
                                  {"memory", copies.memory.get()},
                                  {"wakes", copies.wakes.get()},
                                  {"busy", busy.get()}});
-        fd = load(object, maps, nullptr, BPF_PROG_TYPE_SCHED_CLS);
+        fd = load(object, maps, &types, BPF_PROG_TYPE_SCHED_CLS);
     }
     fds->splits = true;
     return loaded(*fds, fd, "the tcx program");
