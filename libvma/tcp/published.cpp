@@ -48,9 +48,12 @@ void Published::update() noexcept {
     } else {
         state_.store(State::close, std::memory_order_release);
     }
-    // What changes the reason has a time already: a segment has come, or left, or was written.
-    t.send_times.turn(t.sender.waits_for(no_space_),
-                      std::max({t.acceptance.last_rx(), t.acks.last_data_tx(), t.sender.last_write()}));
+    if (const SendTimes::Why why = t.sender.waits_for(no_space_);
+        __builtin_expect(why != t.send_times.why(), 0)) {
+        // What changes the reason has a time already: a segment has come, or left, or was written.
+        t.send_times.turn(why,
+                          std::max({t.acceptance.last_rx(), t.acks.last_data_tx(), t.sender.last_write()}));
+    }
     publish(compute_events(used, limit));
     if (__builtin_expect(memory_bound::scarce(), 0)) look_for_memory();
     tell();

@@ -22,6 +22,7 @@ bool Receiver::tells_duplicates() const noexcept {
 void Receiver::note_old(std::uint32_t left, std::uint32_t right) noexcept {
     constexpr std::uint32_t kLargestWindow = 1u << 30;  // RFC 7323: what is older was never sent twice
     const std::uint32_t next = tcb_.pcb->rcv_nxt();
+    if (!seq_before(next, right)) tcb_.acks.duplicate_received();
     if (tells_duplicates() && next - left <= kLargestWindow) duplicate_.set({left, seq_min(right, next)});
 }
 

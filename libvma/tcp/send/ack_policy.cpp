@@ -27,11 +27,25 @@ void AckPolicy::data_received(std::uint32_t length) noexcept {
     due_bytes_ += length;
     t.counters.bytes_in += length;
     t.counters.data_segments_in++;
-    pingpong_ = last_data_tx_ > last_data_rx_;
+    pingpong_ = last_data_tx_ > std::max(last_data_rx_, duplicate_at_);
     bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
-    last_data_rx_ = t.acceptance.last_rx();
+    const Time now = t.acceptance.last_rx();
+    if (__builtin_expect(now - last_data_rx_ > RttEstimator::kMinRto, 0)) resumed(now);
+    last_data_rx_ = now;
     if (length > largest_in_) largest_in_ = std::max(largest_in_, std::min(length, t.route.wanted_mss()));
     if (bulk()) note_bulk();
+}
+
+// After a pause the peer begins with a small window, so it is told at once what came (the kernel's
+// tcp_event_data_recv()).
+void AckPolicy::resumed(Time now) noexcept {
+    if (last_data_rx_ != kNoTime && now - last_data_rx_ > tcb_.recovery.rto() && tcb_.options.quickack)
+        quick_acks_ = kQuickAcks;
+}
+
+void AckPolicy::duplicate_received() noexcept {
+    quick_acks_ = kQuickAcks;
+    duplicate_at_ = tcb_.acceptance.last_rx();
 }
 
 void AckPolicy::fin_received() noexcept {

@@ -40,6 +40,9 @@ class AckPolicy {
     void acknowledge(Time now) noexcept;
     // A segment has left, and has acknowledged all there was.
     inline void sent() noexcept;
+    // The peer has sent again what was there already, so perhaps it misses ACKs. They are not delayed for a
+    // while, though the program answers (the kernel's tcp_enter_quickack_mode()).
+    void duplicate_received() noexcept;
     // The handshake is done: all before `seq` is acknowledged.
     void start(std::uint32_t seq) noexcept { acked_upto_ = seq; }
     // TCP_QUICKACK. True: an ACK is to leave now.
@@ -64,6 +67,7 @@ class AckPolicy {
   private:
     bool bulk() const noexcept { return bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u); }
     void note_bulk() noexcept;
+    [[gnu::cold]] void resumed(Time now) noexcept;
     void first_written(Time now) noexcept;
     void judge_opening(bool in_time) noexcept;
 
@@ -83,6 +87,7 @@ class AckPolicy {
     bool open_due_ = false;  // it ends the handshake
     bool pingpong_ = false;  // requests and answers alternate: an ACK can wait for the answer
     Time last_data_rx_, last_data_tx_;
+    Time duplicate_at_ = kNoTime;
     Time opened_at_ = kNoTime;  // kNoTime: the program has written, or the peer opened the connection
 };
 

@@ -16,9 +16,9 @@ class SendTimes {
     // There is nothing to deliver; the network, the peer's window or this end's send buffer is the limit.
     enum class Why : std::uint8_t { nothing, network, window, buffer };
 
-    // From `now` on, if the reason is another one.
+    Why why() const noexcept { return why_; }
+    // From `now` on the reason is this one.
     void turn(Why why, Time now) noexcept {
-        if (why == why_) return;
         if (why_ != Why::nothing && now > since_) times_[static_cast<std::size_t>(why_)] += now - since_;
         why_ = why;
         since_ = now;

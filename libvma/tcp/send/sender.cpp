@@ -42,10 +42,12 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, How how) noexcept {
     std::size_t room = used < limit ? std::max<std::size_t>(limit - used, segment) : 0;
     if (length == 0) return 0;
     const bool limited = t.options.unsent_limit() != kNoLowat;
-    const std::uint32_t begin = t.pcb->queue_end();
-    if (__builtin_expect(limited, 0))
+    std::uint32_t begin = 0;
+    if (__builtin_expect(limited, 0)) {
+        begin = t.pcb->queue_end();
         room = std::min<std::size_t>(
             room, unsent_limit_.room(t.options.unsent_limit(), unsent_goal(), t.queue.unsent(), begin));
+    }
     const bool waited = blocked_.load(std::memory_order_relaxed);
     blocked_.store(room == 0, std::memory_order_relaxed);
     if (room == 0) {
