@@ -3,6 +3,8 @@
 // client, on the kernel and on the library: the peer gets every byte and no reset.
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/bpf.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
@@ -10,11 +12,14 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <sstream>
 
 #include "tests/support/attacker/raw_peer.h"
+#include "tests/support/hosts/on_host.h"
 #include "tests/support/hosts/plain_test.h"
 
 namespace {
@@ -67,11 +72,12 @@ struct Wired {
     Wired() { peer.detour = &other; }
 };
 
-int as_client(Way way, bool stamps, std::uint16_t port) try {
+// `first`: the way of the SYN.
+int as_client(Way way, bool stamps, std::uint16_t port, Way first = Way::plain) try {
     Wired wired;
     RawPeer& peer = wired.peer;
     RawPeer::End end;
-    if (!peer.open(end, port, kPort, stamps, way)) return verdict(false, "a SYN-ACK", peer, end);
+    if (!peer.open(end, port, kPort, stamps, way, first)) return verdict(false, "a SYN-ACK", peer, end);
     return converse(peer, end, way, 0);
 } catch (const std::exception& e) {
     return printf("%s\n", e.what()), 2;
@@ -107,6 +113,27 @@ int as_client_that_resets(Way way, std::uint16_t port) try {
     return printf("%s\n", e.what()), 2;
 }
 
+// What comes by this way with a wrong checksum is nothing: no answer, no end. The conversation goes on.
+int as_client_that_errs(Way way, std::uint16_t port) try {
+    Wired wired;
+    RawPeer& peer = wired.peer;
+    RawPeer::End end;
+    if (!peer.open(end, port, kPort, true, way)) return verdict(false, "a SYN-ACK", peer, end);
+    for (const std::uint8_t flags : {kAck | kPsh, kAck | kFin, kRst | kAck}) {
+        attacker::Frame frame =
+            attacker::build(end.segment(flags, flags & kRst ? 0 : kBytes), RawPeer::kMac, peer.theirs());
+        frame[attacker::kEthernet + attacker::kIp + 17] ^= 1;
+        const std::uint32_t acked = end.acked;
+        peer.send(std::move(frame), way);
+        peer.hear_for(200);
+        if (end.acked != acked || end.resets != 0 || end.their_fin || !end.heard.empty())
+            return verdict(false, "silence", peer, end);
+    }
+    return converse(peer, end, way, 0);
+} catch (const std::exception& e) {
+    return printf("%s\n", e.what()), 2;
+}
+
 struct Case {
     Way way;
     bool stamps;
@@ -136,7 +163,8 @@ class StraySegments : public testing::TestWithParam<Case> {
             if (line.find("DEBUG") == line.npos && line.find("INFO") == line.npos) out += line + "\n";
         return out + log.substr(log.size() - std::min<std::size_t>(log.size(), 300));
     }
-    void expect_well(std::function<int()> peer, Process& victim, bool library) {
+    // `stray`: some segments have come back from the kernel.
+    void expect_well(std::function<int()> peer, Process& victim, bool library, bool stray = true) {
         const Exit told = hosts.run(Host::a, std::move(peer)).wait(milliseconds(60000) * patience());
         victim.kill(SIGTERM);
         const Exit end = victim.wait(milliseconds(20000) * patience());
@@ -144,7 +172,7 @@ class StraySegments : public testing::TestWithParam<Case> {
                                 << briefly(end.err);
         EXPECT_TRUE(end.ok()) << end.code << " " << end.signal << briefly(end.err);
         // A program on an skb does not see the tag, so it takes the frame.
-        if (library && GetParam().way != Way::priority_tag) {
+        if (library && stray && GetParam().way != Way::priority_tag) {
             EXPECT_NE(end.err.find(" rx_strays "), end.err.npos) << briefly(end.err);
         }
         ended = end.out;
@@ -183,16 +211,103 @@ TEST_P(StraySegments, ResetAServer) {
     }
 }
 
+// A SYN by such a way is the kernel's to answer, so the connection is the kernel's. That one answers a
+// recorded route by options of its own, which this peer does not read.
+class StraySyns : public StraySegments {};
+
+TEST_P(StraySyns, ReachAServer) {
+    for (const bool library : {false, true}) {
+        Process victim = program(library, {"serve", std::to_string(kPort)});
+        const Case& c = GetParam();
+        expect_well([=] { return as_client(c.way, c.stamps, port_of(library), c.way); }, victim, library,
+                    false);
+        EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
+    }
+}
+
+class DamagedStrays : public StraySegments {};
+
+TEST_P(DamagedStrays, AreNothing) {
+    for (const bool library : {false, true}) {
+        Process victim = program(library, {"serve", std::to_string(kPort)});
+        expect_well([=, c = GetParam()] { return as_client_that_errs(c.way, port_of(library)); }, victim,
+                    library);
+        EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
+    }
+}
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+    return std::string(attacker::name_of(info.param.way)) + (info.param.stamps ? "_stamps" : "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, StraySegments,
                          testing::Values(Case{Way::nops, true}, Case{Way::nops, false},
                                          Case{Way::record_route, true}, Case{Way::router_alert, false},
                                          Case{Way::fragments, false}, Case{Way::fragments_reversed, true},
                                          Case{Way::eighths, true}, Case{Way::nop_fragments, true},
                                          Case{Way::priority_tag, true}, Case{Way::other_interface, true}),
-                         [](const auto& info) {
-                             return std::string(attacker::name_of(info.param.way)) +
-                                    (info.param.stamps ? "_stamps" : "");
-                         });
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Ways, StraySyns,
+                         testing::Values(Case{Way::nops, true}, Case{Way::router_alert, false},
+                                         Case{Way::fragments, false}, Case{Way::nop_fragments, true},
+                                         Case{Way::priority_tag, true}, Case{Way::other_interface, true}),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Ways, DamagedStrays,
+                         testing::Values(Case{Way::nops, true}, Case{Way::fragments, true},
+                                         Case{Way::priority_tag, true}, Case{Way::other_interface, true}),
+                         case_name);
+
+// ---- a namespace where no more programs may look for listeners ----
+
+// Programs that decide nothing, in the network namespace of this thread.
+std::vector<Fd> fill_namespace() {
+    const bpf_insn pass[] = {{.code = BPF_ALU64 | BPF_MOV | BPF_K, .imm = SK_PASS},
+                             {.code = BPF_JMP | BPF_EXIT}};
+    const Fd here(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+    std::vector<Fd> links;
+    do {
+        bpf_attr load{};
+        load.prog_type = BPF_PROG_TYPE_SK_LOOKUP;
+        load.expected_attach_type = BPF_SK_LOOKUP;
+        load.insns = reinterpret_cast<std::uintptr_t>(pass);
+        load.insn_cnt = std::size(pass);
+        load.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
+        const Fd program(static_cast<int>(syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load)));
+        bpf_attr link{};
+        link.link_create.prog_fd = static_cast<__u32>(program.get());
+        link.link_create.target_fd = static_cast<__u32>(here.get());
+        link.link_create.attach_type = BPF_SK_LOOKUP;
+        links.emplace_back(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof link)));
+    } while (links.back());
+    links.pop_back();
+    return links;
+}
+
+TEST(FullNamespace, CostsNothingButTheStrays) {
+    TwoHosts hosts;
+    std::vector<Fd> links;
+    {
+        const On there(hosts, Host::b);
+        links = fill_namespace();
+    }
+    ASSERT_GT(links.size(), 10u);
+    for (const bool full : {true, false}) {
+        if (!full) links.clear();
+        Process victim = hosts.run(Host::b, {app("tcp_victim"), "serve", std::to_string(kPort)},
+                                   with_library({"VMA_TRACELEVEL=info"}));
+        ASSERT_TRUE(victim.wait_for_out("ready", milliseconds(10000) * patience())) << victim.err();
+        const Exit client = hosts
+                                .run(Host::a, {app("tcp_attacker"), "honest", TwoHosts::address(Host::b),
+                                               std::to_string(kPort), "20", "10000"})
+                                .wait(milliseconds(30000) * patience());
+        EXPECT_TRUE(client.ok()) << client.out << client.err;
+        EXPECT_TRUE(hosts.wait_offloaded(Host::b, true));
+        victim.kill(SIGTERM);
+        const Exit end = victim.wait(milliseconds(20000) * patience());
+        EXPECT_TRUE(end.ok()) << end.err;
+        EXPECT_EQ(end.err.find("they cannot be taken back") != end.err.npos, full) << end.err;
+    }
+}
 
 // ---- a receive queue that is not the ring's ----
 

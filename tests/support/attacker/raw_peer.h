@@ -100,14 +100,15 @@ class RawPeer {
     void say(End& end, std::uint8_t flags, std::size_t length = 0, Way way = Way::plain) {
         say(end, end.segment(flags, length), way);
     }
-    // Opens a connection to `port`; the SYN itself goes the plain way, the last ACK by `way`.
-    bool open(End& end, std::uint16_t my_port, std::uint16_t port, bool stamps, Way way = Way::plain) {
+    // Opens a connection to `port`. The SYN goes by `first`, the last ACK by `way`.
+    bool open(End& end, std::uint16_t my_port, std::uint16_t port, bool stamps, Way way = Way::plain,
+              Way first = Way::plain) {
         begin(end, my_port, port, 0x10000000u + my_port * 1000u);
         Segment syn = end.segment(kSyn);
         syn.options = option::mss(1460) + (stamps ? option::stamps(end.stamp, 0) : "");
         for (int i = 0; i < 3 && !end.heard_syn; i++) {
             end.snd = end.first;
-            say(end, syn);
+            say(end, syn, first);
             hear_for(1000, [&] { return end.heard_syn || end.resets != 0; });
         }
         end.stamps = stamps && end.echo != 0;
