@@ -126,8 +126,10 @@ inline void LossRecovery::validate_window(bool limited, Time now) noexcept {
     usage_.sent(limited || pipe() >= congestion_.cwnd(), out, pcb->snd_una(), pcb->snd_nxt());
     if (usage_.limited(congestion_.cwnd(), congestion_.in_slow_start()))
         usage_.full(now);
-    else if (__builtin_expect(usage_.starves(out, now, RttEstimator::kMinRto), 0))
-        shrink_window(now);  // perhaps: a timeout is no shorter than that
+    else if (__builtin_expect(usage_.starves(out, now, RttEstimator::kMinRto), 0) &&  // no timeout is shorter
+             usage_.starves(out, now, rtt_.rto()) && scoreboard_->calm() &&
+             tcb_.options.slow_start_after_idle)
+        congestion_.not_filled(usage_.less(congestion_.cwnd(), congestion_.initial_window(), now));
 }
 
 inline void LossRecovery::begin_reduction() noexcept {

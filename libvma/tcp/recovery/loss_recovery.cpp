@@ -107,11 +107,6 @@ void LossRecovery::retransmit_lost() noexcept {
     }
 }
 
-void LossRecovery::shrink_window(Time now) noexcept {
-    if (usage_.starves(0, now, rtt_.rto()) && scoreboard_->calm() && tcb_.options.slow_start_after_idle)
-        congestion_.not_filled(usage_.less(congestion_.cwnd(), congestion_.initial_window(), now));
-}
-
 void LossRecovery::restart_after_idle(Time now) noexcept {
     rack_.forget();
     const Time last = tcb_.acks.last_data_tx();

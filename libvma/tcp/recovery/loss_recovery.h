@@ -122,7 +122,6 @@ class LossRecovery {
     const SegmentBoard& scoreboard() const noexcept { return *scoreboard_; }
 
   private:
-    [[gnu::cold]] void shrink_window(Time now) noexcept;
     inline std::uint32_t pipe() const noexcept;  // bytes that are in the network, as far as is known
     inline lwip::Segment* advance(const AckInfo& info, lwip::Segment* head, Time now,
                                   AckOutcome& out) noexcept;
