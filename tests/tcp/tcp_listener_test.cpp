@@ -551,10 +551,8 @@ TEST(TcpListener, ReopenedFromTimeWaitBeyondTheOldNumbers) {
 
 // ---- segments of nobody ----
 
-TEST(TcpListener, QuestionsToTheKernelAreLimited) {
-    World w;
-    w.listen();
-    Connection::note_moved();
+// Segments of 20,000 connections that nobody has, at one moment.
+void flood_with_strays(World& w) {
     verbs::wire::Random random(5);
     for (int i = 0; i < 20'000; i++) {
         Segment s;
@@ -567,9 +565,35 @@ TEST(TcpListener, QuestionsToTheKernelAreLimited) {
         if (i % 16 == 15) w.poll();
         if (i % 256 == 255) (void)w.a->device->take_kernel_frames();
     }
+}
+
+TEST(TcpListener, QuestionsToTheKernelAreLimited) {
+    World w;
+    w.listen();
+    Connection::note_moved();
+    flood_with_strays(w);
     // Each that is answered was asked about; the others are dropped.
     EXPECT_GT(w.listener->counters().resets_sent, 500u);
     EXPECT_LE(w.listener->counters().resets_sent, 2048u);
+}
+
+// The flood uses up the questions about strangers. Who answers a cookie believes itself connected, and may
+// wait for this end to speak: the segment that answers is not to be dropped with the strangers'.
+TEST(TcpListener, CookiesAreTakenBesideAFloodOfStrays) {
+    Connection::note_moved();
+    for (const bool coarse : {false, true}) {
+        SCOPED_TRACE(coarse);
+        World w(1, {.coarse_steering = coarse});
+        w.options.syncookies = 2;
+        w.listen(128);
+        flood_with_strays(w);
+        Connection *c = nullptr, *s = nullptr;
+        ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
+        EXPECT_EQ(w.listener->counters().cookies_accepted, 1u);
+        EXPECT_EQ(send(s, "hello"), 5);
+        w.poll();
+        EXPECT_EQ(receive(c), "hello");
+    }
 }
 
 TEST(KernelTcp, KnowsConnectionsOverOneSocket) {

@@ -21,7 +21,8 @@ std::size_t KernelConnections::Hash::operator()(const Key& key) const noexcept {
     return static_cast<std::size_t>(keyed_hash(std::as_bytes(std::span(&key, 1))));
 }
 
-KernelConnections::Answer KernelConnections::has(const ring::RxBuffer& segment, Time now) noexcept {
+KernelConnections::Answer KernelConnections::has(const ring::RxBuffer& segment, Time now,
+                                                 Sender sender) noexcept {
     const Key key{segment.src_addr, segment.dst_addr, segment.src_port, segment.dst_port};
     const net::Endpoints ends{{segment.dst_addr, segment.dst_port}, {segment.src_addr, segment.src_port}};
     lock_.lock();
@@ -29,7 +30,7 @@ KernelConnections::Answer KernelConnections::has(const ring::RxBuffer& segment, 
     const bool known = at != known_.end();
     Answer answer = Answer::yes;
     // One that was the kernel's a moment ago is asked about whatever comes from strangers.
-    if (!known && !may_ask(Hash()(key), now)) {
+    if (!known && !may_ask(sender == Sender::proven ? proven_ : strangers_, Hash()(key), now)) {
         answer = Answer::too_many;
     } else if (!known || now >= at->second) {
         if (!kernel_.has(ends, segment.ring->attr().ifindex)) {
@@ -45,8 +46,8 @@ KernelConnections::Answer KernelConnections::has(const ring::RxBuffer& segment, 
     return answer;
 }
 
-bool KernelConnections::may_ask(std::size_t hash, Time now) noexcept {
-    Asked& place = asked_[hash % asked_.size()];
+bool KernelConnections::may_ask(Asking& asking, std::size_t hash, Time now) noexcept {
+    Asked& place = asking[hash % asking.size()];
     const std::uint64_t second = now.time_since_epoch() / kSecond;
     if (second != place.second) place = {second, 0};
     return place.questions < kAskPerSecond && ++place.questions != 0;

@@ -4,7 +4,9 @@
 //
 // Asking costs two system calls. So a yes is remembered for a second: should the connection have ended
 // meanwhile, the kernel knows what to answer. The kernel is asked about strangers' segments some thousand
-// times a second at most, and about each connection that it had before once a second. Any thread may ask.
+// times a second at most, and about each connection that it had before once a second. Who has answered a
+// cookie is no stranger: its questions are counted apart, and a flood does not use them up. Any thread may
+// ask.
 #pragma once
 
 #include <array>
@@ -22,8 +24,9 @@ namespace vma::tcp {
 class KernelConnections {
   public:
     enum class Answer { no, yes, too_many };
+    enum class Sender { stranger, proven };  // proven: it has heard from this listener under its address
     // Whether `segment` belongs to such a connection; too_many: the kernel was not asked.
-    Answer has(const ring::RxBuffer& segment, Time now) noexcept;
+    Answer has(const ring::RxBuffer& segment, Time now, Sender sender = Sender::stranger) noexcept;
 
   private:
     struct Key {
@@ -38,12 +41,13 @@ class KernelConnections {
         std::uint64_t second = 0;
         unsigned questions = 0;  // in it
     };
-    bool may_ask(std::size_t hash, Time now) noexcept;
+    using Asking = std::array<Asked, 256>;
+    static bool may_ask(Asking& asking, std::size_t hash, Time now) noexcept;
     void remember(const Key& key, Time now) noexcept;
 
     std::unordered_map<Key, Time, Hash> known_;  // until when: connections that the kernel had
     std::size_t sweep_at_ = 256;                 // entries, at which those that are over go
-    std::array<Asked, 256> asked_{};             // about strangers' segments
+    Asking strangers_{}, proven_{};              // questions about their segments
     Lock lock_;                                  // several rings have the listener's port
     net::KernelTcp kernel_;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 
 #include "libvma/runtime/log.h"
 #include "libvma/tcp/ecn.h"
@@ -20,6 +21,17 @@ namespace {
 
 constexpr unsigned kLookUpsPerSecond = 500;  // of paths; two system calls each, so a millisecond or two
 constexpr Nsec kAnswerPeriod = kSecond / 2;  // the kernel's net.ipv4.tcp_invalid_ratelimit
+
+// What the segment's cookie holds (read_cookie()), if the segment answers one.
+std::optional<std::uint16_t> cookie_of(const ArrivedSegment& segment) noexcept {
+    if ((segment.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK || !cookies_expected(segment.now))
+        return std::nullopt;
+    return read_cookie(segment.ends, segment.seq - 1, segment.ack - 1, segment.now);
+}
+
+KernelConnections::Sender sender_of(const ArrivedSegment& segment) noexcept {
+    return cookie_of(segment) ? KernelConnections::Sender::proven : KernelConnections::Sender::stranger;
+}
 
 }  // namespace
 
@@ -64,7 +76,7 @@ bool Listener::take(ring::RxBuffer* buffer, const std::uint32_t* iss) noexcept {
     if (nothing) counters_.bad++;
     lock_.unlock();
     if (!syn && buffer->ring->attr().coarse_steering) {
-        switch (kernels_.has(*buffer, segment.now)) {
+        switch (kernels_.has(*buffer, segment.now, sender_of(segment))) {
             case KernelConnections::Answer::no:
                 break;
             case KernelConnections::Answer::too_many:
@@ -208,9 +220,7 @@ bool Listener::on_half_open(const ArrivedSegment& segment, HalfOpen& e) noexcept
 
 // An ACK of nothing we know: perhaps the answer to a cookie.
 bool Listener::on_cookie(const ArrivedSegment& segment) noexcept {
-    if ((segment.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK || !cookies_expected(segment.now))
-        return false;
-    const auto mss = read_cookie(segment.ends, segment.seq - 1, segment.ack - 1, segment.now);
+    const auto mss = cookie_of(segment);
     if (!mss) return false;
     Handshake h;
     h.ends = segment.ends;
@@ -234,7 +244,8 @@ bool Listener::on_cookie(const ArrivedSegment& segment) noexcept {
     if (!h.said.has_scale) h.scale = 0;
     // Its connection may be the kernel's by now.
     if (Connection::any_moved() &&
-        kernels_.has(*segment.buffer, segment.now) != KernelConnections::Answer::no)
+        kernels_.has(*segment.buffer, segment.now, KernelConnections::Sender::proven) !=
+            KernelConnections::Answer::no)
         return false;
     lock_.lock();
     HalfOpen* e = nullptr;
