@@ -71,7 +71,9 @@ std::string difference(const std::string& kernel, const std::string& library) {
 void compare_side(const char* role, const PairSide& kernel, const PairSide& library, bool has_library,
                   const PairCase& what) {
     SCOPED_TRACE(role);
-    EXPECT_FALSE(library.exit.timed_out) << "the program hangs";
+    // The test has killed it. A connection that it had, or was about to have, is refused or reset then.
+    EXPECT_FALSE(library.exit.timed_out)
+        << "the program is not at its end in time: the other side's last lines are of one that was killed";
     EXPECT_EQ(kernel.exit.code, library.exit.code);
     if (kernel.exit.out != library.exit.out) ADD_FAILURE() << difference(kernel.exit.out, library.exit.out);
     if (has_library) expect_offloaded(library.kernel_segments, what.kernel_limit);
