@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "libvma/net/xsk_features.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
@@ -234,6 +235,8 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
             copies ? copies_->open(0, socket.rx, 0, rx_per_queue_) : steering_.set_socket(0, q, socket.fd());
         if (!set) return std::unexpected(set.error());
     }
+    // Without copies it is the driver that heeds the metadata, or does not: in doubt the ring sums.
+    if (zero_copy_ && attr_.tx_checksum && !net::xsk_checksum(config_.ifindex)) attr_.tx_checksum = false;
     if (auto opened = open_channel(); !opened) return std::unexpected(opened.error());
     if (shared_ != nullptr) shared_->set_completions(queues_.front()->completion);
     // There may be fewer queues than were asked for.
