@@ -217,7 +217,7 @@ TEST_P(PacketScripts, SameAsKernel) {
     show(script, "library", both.library);
     if (script.differs.empty())
         expect_passed(script, "library", both.library);
-    else
+    else if (!script.differs.starts_with("now and then"))
         EXPECT_FALSE(both.library.passed)
             << "The library passes a script that says \"differs: " << script.differs
             << "\". Take that line out.";

@@ -727,7 +727,7 @@ TCP_KERNEL_CASE(sets, control_errors, 7) {
 TCP_KERNEL_CASE(sets, data_intact, 10) { for_each_kind("the program's data", data_intact); }
 TCP_CASE(sets, duplicates) { for_each_kind("two numbers of one socket", duplicates); }
 TCP_KERNEL_CASE(sets, two_sets, 7) { for_each_kind("a member of several sets", two_sets); }
-TCP_CASE(sets, nested) { for_each_kind("sets in sets", nested); }
+TCP_KERNEL_CASE(sets, nested, 7) { for_each_kind("sets in sets", nested); }
 TCP_KERNEL_CASE(sets, modify, 7) { for_each_kind("modify", modify); }
 TCP_CASE(sets, read_before_the_wait) { for_each_kind("read before the wait", read_before_the_wait); }
 TCP_KERNEL_CASE(sets, closed_while_watched, 7) {
@@ -736,7 +736,7 @@ TCP_KERNEL_CASE(sets, closed_while_watched, 7) {
 TCP_KERNEL_CASE(sets, closed_by_another, 10) { for_each_kind("closed by another thread", closed_by_another); }
 TCP_KERNEL_CASE(sets, threads_in_one_wait, 7) { for_each_kind("several threads wait", threads_in_one_wait); }
 TCP_KERNEL_CASE(sets, changes_wake, 10) { for_each_kind("changes wake", changes_wake); }
-TCP_CASE(sets, other_numbers_of_the_set) {
+TCP_KERNEL_CASE(sets, other_numbers_of_the_set, 7) {
     for_each_kind("other numbers of the set", other_numbers_of_the_set);
 }
 // An epoll set from before the library (mux_parity_test.cpp gives it), with a member already.
