@@ -15,7 +15,7 @@ namespace {
 
 // Of linux/netdev.h, which is newer than Debian 12's headers.
 constexpr std::uint8_t kDeviceGet = 1;
-constexpr int kIfindex = 1, kXskFeatures = 6, kLastAttribute = 6;
+constexpr int kIfindex = 1, kXskFeatures = 6;
 constexpr std::uint64_t kTransmitChecksum = 2;
 
 // The attributes behind the header of a generic message. False: it is malformed.
@@ -57,8 +57,8 @@ std::uint16_t family_of(NetlinkSocket& socket, std::string_view name) {
 }  // namespace
 
 bool decode_xsk_checksum(nlmsghdr* message, int ifindex) noexcept {
-    nlattr* found[kLastAttribute + 1];
-    return parse<kLastAttribute>(message, found) &&
+    nlattr* found[kXskFeatures + 1];
+    return parse<kXskFeatures>(message, found) &&
            number_of<std::uint32_t>(found[kIfindex], 0) == static_cast<std::uint32_t>(ifindex) &&
            (number_of<std::uint64_t>(found[kXskFeatures], 0) & kTransmitChecksum) != 0;
 }

@@ -12,8 +12,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <sstream>
@@ -177,6 +175,15 @@ class StraySegments : public testing::TestWithParam<Case> {
         }
         ended = end.out;
     }
+    // The program serves this peer, on the kernel and on the library. At its end it has no connection.
+    template <class Peer>
+    void expect_served(Peer peer, bool stray = true) {
+        for (const bool library : {false, true}) {
+            Process victim = program(library, {"serve", std::to_string(kPort)});
+            expect_well([=, c = GetParam()] { return peer(c, port_of(library)); }, victim, library, stray);
+            EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
+        }
+    }
     // The kernel takes segments by any interface.
     void SetUp() override {
         hosts.sysctl(Host::b, {"net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.veth1.rp_filter=0",
@@ -187,12 +194,7 @@ class StraySegments : public testing::TestWithParam<Case> {
 };
 
 TEST_P(StraySegments, ReachAServer) {
-    for (const bool library : {false, true}) {
-        Process victim = program(library, {"serve", std::to_string(kPort)});
-        expect_well([=, c = GetParam()] { return as_client(c.way, c.stamps, port_of(library)); }, victim,
-                    library);
-        EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
-    }
+    expect_served([](Case c, std::uint16_t port) { return as_client(c.way, c.stamps, port); });
 }
 
 TEST_P(StraySegments, ReachAClient) {
@@ -203,12 +205,7 @@ TEST_P(StraySegments, ReachAClient) {
 }
 
 TEST_P(StraySegments, ResetAServer) {
-    for (const bool library : {false, true}) {
-        Process victim = program(library, {"serve", std::to_string(kPort)});
-        expect_well([=, c = GetParam()] { return as_client_that_resets(c.way, port_of(library)); }, victim,
-                    library);
-        EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
-    }
+    expect_served([](Case c, std::uint16_t port) { return as_client_that_resets(c.way, port); });
 }
 
 // A SYN by such a way is the kernel's to answer, so the connection is the kernel's. That one answers a
@@ -216,24 +213,13 @@ TEST_P(StraySegments, ResetAServer) {
 class StraySyns : public StraySegments {};
 
 TEST_P(StraySyns, ReachAServer) {
-    for (const bool library : {false, true}) {
-        Process victim = program(library, {"serve", std::to_string(kPort)});
-        const Case& c = GetParam();
-        expect_well([=] { return as_client(c.way, c.stamps, port_of(library), c.way); }, victim, library,
-                    false);
-        EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
-    }
+    expect_served([](Case c, std::uint16_t port) { return as_client(c.way, c.stamps, port, c.way); }, false);
 }
 
 class DamagedStrays : public StraySegments {};
 
 TEST_P(DamagedStrays, AreNothing) {
-    for (const bool library : {false, true}) {
-        Process victim = program(library, {"serve", std::to_string(kPort)});
-        expect_well([=, c = GetParam()] { return as_client_that_errs(c.way, port_of(library)); }, victim,
-                    library);
-        EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
-    }
+    expect_served([](Case c, std::uint16_t port) { return as_client_that_errs(c.way, port); });
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
@@ -264,20 +250,10 @@ std::vector<Fd> fill_namespace() {
     const bpf_insn pass[] = {{.code = BPF_ALU64 | BPF_MOV | BPF_K, .imm = SK_PASS},
                              {.code = BPF_JMP | BPF_EXIT}};
     const Fd here(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+    const Fd program = load_program(BPF_PROG_TYPE_SK_LOOKUP, pass, "", BPF_SK_LOOKUP);
     std::vector<Fd> links;
     do {
-        bpf_attr load{};
-        load.prog_type = BPF_PROG_TYPE_SK_LOOKUP;
-        load.expected_attach_type = BPF_SK_LOOKUP;
-        load.insns = reinterpret_cast<std::uintptr_t>(pass);
-        load.insn_cnt = std::size(pass);
-        load.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
-        const Fd program(static_cast<int>(syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load)));
-        bpf_attr link{};
-        link.link_create.prog_fd = static_cast<__u32>(program.get());
-        link.link_create.target_fd = static_cast<__u32>(here.get());
-        link.link_create.attach_type = BPF_SK_LOOKUP;
-        links.emplace_back(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof link)));
+        links.push_back(link_program(program, static_cast<std::uint32_t>(here.get()), BPF_SK_LOOKUP));
     } while (links.back());
     links.pop_back();
     return links;

@@ -39,20 +39,29 @@ Fd packet_socket(const std::string& interface, std::uint16_t protocol) {
     return fd;
 }
 
-Fd tcx_program(const std::string& interface, Tcx where, std::span<const bpf_insn> program, const char* name) {
-    constexpr int kTcxEgress = kTcxIngress + 1;  // BPF_TCX_EGRESS
+Fd load_program(bpf_prog_type type, std::span<const bpf_insn> program, const char* name, int attach) {
     bpf_attr load{};
-    load.prog_type = BPF_PROG_TYPE_SCHED_CLS;
+    load.prog_type = type;
+    load.expected_attach_type = static_cast<__u32>(attach);
     load.insns = reinterpret_cast<std::uintptr_t>(program.data());
     load.insn_cnt = static_cast<__u32>(program.size());
     load.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
     strncpy(load.prog_name, name, sizeof load.prog_name - 1);
-    const Fd loaded(static_cast<int>(syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load)));
+    return Fd(static_cast<int>(syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load)));
+}
+
+Fd link_program(const Fd& program, std::uint32_t target, int attach) {
     bpf_attr link{};
-    link.link_create.prog_fd = static_cast<__u32>(loaded.get());
-    link.link_create.target_ifindex = if_nametoindex(interface.c_str());
-    link.link_create.attach_type = static_cast<__u32>(where == Tcx::ingress ? kTcxIngress : kTcxEgress);
+    link.link_create.prog_fd = static_cast<__u32>(program.get());
+    link.link_create.target_fd = target;  // shares its place with target_ifindex
+    link.link_create.attach_type = static_cast<__u32>(attach);
     return Fd(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof link)));
+}
+
+Fd tcx_program(const std::string& interface, Tcx where, std::span<const bpf_insn> program, const char* name) {
+    constexpr int kTcxEgress = kTcxIngress + 1;  // BPF_TCX_EGRESS
+    return link_program(load_program(BPF_PROG_TYPE_SCHED_CLS, program, name),
+                        if_nametoindex(interface.c_str()), where == Tcx::ingress ? kTcxIngress : kTcxEgress);
 }
 
 sockaddr_in socket_address(const std::string& ip, std::uint16_t port) {

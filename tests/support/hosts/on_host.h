@@ -37,6 +37,11 @@ enum class Tcx { ingress, egress };
 Fd tcx_program(const std::string& interface, Tcx where, std::span<const bpf_insn> program,
                const char* name = "");
 
+// What that is made of. `attach`: of the kernel's enumeration, as a link's and, where the kernel asks for it,
+// as the program's. Both empty when the kernel refuses.
+Fd load_program(bpf_prog_type type, std::span<const bpf_insn> program, const char* name = "", int attach = 0);
+Fd link_program(const Fd& program, std::uint32_t target, int attach);
+
 sockaddr_in socket_address(const std::string& ip, std::uint16_t port);
 
 }  // namespace testing_support
