@@ -3,14 +3,12 @@
 # *_test.cpp in it.
 #
 #   add_unit_tests()
-#       Adds the folder's tests and those of its folder threads/ to unit_tests. A build with the thread
-#       sanitizer takes threads/ only.
+#       Adds the folder's tests and those of its folder threads/ to unit_tests.
 #   add_unit_program(NAME [SOURCES...] [LINK targets...] [SIMULATED])
 #       An executable of unit tests apart from unit_tests: those of the folder, and SOURCES. SIMULATED puts
-#       the simulated adapter's system calls before libc's.
+#       the simulated adapter's system calls before libc's, and gives each case a process of its own.
 #   add_root_tests(LABEL label [ALONE] [SOURCES files...] [LINK targets...])
-#       Tests that call code directly in network namespaces of their own. One executable for each file, in
-#       every build.
+#       Tests that call code directly in network namespaces of their own. One executable for each file.
 #   add_program_tests(LABEL label [ALONE] [DEVICES devices...] [LINK targets...])
 #       Tests that run programs with the library preloaded. One executable for each file. No sanitized build
 #       has them: those of the release build take a sanitized library from VMA_TEST_BUILD.
@@ -20,6 +18,7 @@
 #       A program app_NAME that tests run. A build with the thread sanitizer has it, too, since that needs
 #       programs of its own.
 #
+# VMA_UNIT_TESTS=threads: of the tests that call code directly the build has those in folders threads/ alone.
 # ALONE: the tests look at all processes of the machine, or at time of a processor, so ctest runs nothing
 # beside them.
 # DEVICES: xdp (the default), rdma, mlx5. A test over rdma or mlx5 is the same executable with
@@ -29,14 +28,17 @@ set(VMA_TESTS_DIR ${CMAKE_BINARY_DIR}/tests)  # where programs and executables o
 function(add_unit_tests)
   file(GLOB threads CONFIGURE_DEPENDS threads/*_test.cpp)
   file(GLOB others CONFIGURE_DEPENDS *_test.cpp)
-  if(VMA_SANITIZE STREQUAL "thread")
+  if(VMA_UNIT_TESTS STREQUAL "threads")
     set(others "")
   endif()
   target_sources(unit_tests PRIVATE ${threads} ${others})
-  compile_folder_together(unit_tests ${threads} ${others})
+  compile_folder_together(unit_tests ${others} ${threads})
 endfunction()
 
 function(add_unit_program name)
+  if(VMA_UNIT_TESTS STREQUAL "threads")
+    return()
+  endif()
   cmake_parse_arguments(PARSE_ARGV 1 UNIT "SIMULATED" "" "LINK;SOURCES")
   file(GLOB sources CONFIGURE_DEPENDS *_test.cpp)
   add_executable(${name} ${sources} ${UNIT_SOURCES} ${UNIT_UNPARSED_ARGUMENTS})
@@ -50,7 +52,11 @@ function(add_unit_program name)
     add_dependencies(${name} mlx5_sim_sysfs)
   endif()
   target_link_libraries(${name} PRIVATE ${UNIT_LINK} GTest::gtest Threads::Threads)
-  gtest_discover_tests(${name} PROPERTIES LABELS unit DISCOVERY_TIMEOUT 60)
+  if(UNIT_SIMULATED)
+    gtest_discover_tests(${name} PROPERTIES LABELS unit DISCOVERY_TIMEOUT 60)
+  else()
+    add_grouped_tests(${name} BY SUITE PROPERTIES LABELS unit TIMEOUT 300)
+  endif()
 endfunction()
 
 # An executable of the folder: one source, linked with the support of tests in namespaces.
@@ -69,6 +75,9 @@ macro(_discover_labelled_tests)
 endmacro()
 
 function(add_root_tests)
+  if(VMA_UNIT_TESTS STREQUAL "threads")
+    return()
+  endif()
   cmake_parse_arguments(PARSE_ARGV 0 TESTS "ALONE" "LABEL" "LINK;SOURCES")
   file(GLOB sources CONFIGURE_DEPENDS *_test.cpp)
   foreach(source IN LISTS sources)
