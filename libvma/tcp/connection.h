@@ -203,6 +203,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void detached(ring::Ring& ring) noexcept override;
     // ring::HeldSender
     bool send_held() noexcept override;
+    // Is it in a burst of writes, whose end the ring will tell? Any thread.
+    bool holds() const noexcept { return backlog_.held(); }
 
     // Bytes of memory of all connections of the process, without queued data; and how many there are.
     static std::size_t count() noexcept;

@@ -76,7 +76,7 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
     bool polled = false;
     if (config::get().rx_poll_on_tx_tcp != 0)
         progress();
-    else if (look_is_due())
+    else if (!c->holds() && look_is_due())
         look(*c);
     // The connection is the kernel's, or about to go there. False: the caller asks the kernel, for all of
     // it.

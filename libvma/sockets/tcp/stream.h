@@ -50,8 +50,8 @@ class TcpStream : public TcpConnecting {
     ssize_t transmit(int fd, IovCursor& at, int flags);
     ssize_t transmit_ours(int fd, IovCursor& at, int flags);
     ssize_t may_send(int fd, int flags);
-    // Does the first write after a pause look at the ring (core.h)? Writes in a row do not: they look when
-    // there is no room.
+    // Does the first write after a pause look at the ring (core.h)? Writes in a row do not, and those of a
+    // burst need not even ask: they look when there is no room.
     bool look_is_due() noexcept {
         const clock::Ticks now = clock::Ticks::now(), before = wrote_at_.load(std::memory_order_relaxed);
         wrote_at_.store(now, std::memory_order_relaxed);

@@ -93,7 +93,8 @@ class Backlog {
     // The ring's list of held senders has the connection: set, and said whether it was; or not any more.
     // Release and acquire: who took the connection off the list has done with its link before the next adds
     // it.
-    bool hold() noexcept { return held_.exchange(true, std::memory_order_acquire); }
+    bool hold() noexcept { return held() || held_.exchange(true, std::memory_order_acquire); }
+    bool held() const noexcept { return held_.load(std::memory_order_relaxed); }
     void unhold() noexcept { held_.store(false, std::memory_order_release); }
 
     // ---- the owner of the connection's lock ----
