@@ -101,12 +101,15 @@ Result<void> Xsk::open_with_umem(void* memory, std::size_t length, std::uint32_t
     reg.addr = reinterpret_cast<std::uintptr_t>(memory);
     reg.len = length;
     reg.chunk_size = chunk;
-    // Newest interface first: flag and length, length alone (6.8 to 6.10), neither.
+    // Newest interface first: flag and length (6.11), length alone (6.8), neither. Older kernels do not read
+    // the length, so they alone take one that cannot be.
+    constexpr std::uint32_t kImpossible = 1;
     struct Attempt {
         std::uint32_t flags, metadata;
         socklen_t size;
     };
     const Attempt attempts[] = {{XDP_UMEM_TX_METADATA_LEN, sizeof(TxMetadata), sizeof reg},
+                                {0, kImpossible, sizeof reg},
                                 {0, sizeof(TxMetadata), sizeof reg},
                                 {0, 0, offsetof(UmemReg, tx_metadata_len)}};
     int error = 0;
@@ -114,7 +117,7 @@ Result<void> Xsk::open_with_umem(void* memory, std::size_t length, std::uint32_t
         reg.flags = a.flags;
         reg.tx_metadata_len = a.metadata;
         if (os::setsockopt(fd(), SOL_XDP, XDP_UMEM_REG, &reg, a.size) == 0) {
-            metadata = a.metadata != 0;
+            metadata = a.metadata == sizeof(TxMetadata);
             return {};
         }
         error = errno;
