@@ -114,7 +114,9 @@ Ring* Rings::get(int ifindex, unsigned lane, std::string* why) {
     slot.by_lane[lane] = slot.rings.back().get();
     slot.held = false;
     slot.by_lane[lane]->set_sources(view_.sources(ifindex));
-    log::info("sockets on {} are offloaded by {}", link.name, slot.by_lane[lane]->attr().name);
+    const verbs::DeviceAttr& attr = slot.by_lane[lane]->attr();
+    log::info("sockets on {} are offloaded by {}{}{}", link.name, attr.name, attr.details.empty() ? "" : ": ",
+              attr.details);
     return slot.by_lane[lane];
 }
 

@@ -185,7 +185,10 @@ struct RingBlock {
     // counters
 #define VMA_RING_LAST_NUMBER(member, ...) std::uint64_t member;
 #include "libvma/stats/numbers.def"
+    // description, too: what the device is and does, in words
+    char details[160];
 };
+static_assert(offsetof(RingBlock, details) == 448);  // further numbers come behind it
 
 struct PoolBlock {
     std::uint32_t sequence;

@@ -76,6 +76,8 @@ struct FlowSpec {
 
 struct DeviceAttr {
     std::string name;  // as in logs: "xdp:veth0 (skb)"
+    // What the device is and does, in words for the log and the statistics; empty: the name says it.
+    std::string details;
     int ifindex = 0;
     MacAddress mac{};       // the MAC at the opening of the device
     std::uint32_t mtu = 0;  // bytes of an IP packet

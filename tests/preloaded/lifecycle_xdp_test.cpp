@@ -108,12 +108,15 @@ TEST_F(Lifecycle, ForeignXdpProgramStays) {
         tool({"clang", "-O2", "-target", "bpf", "-x", "c", "-c",
               "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(source.get()), "-o", object});
     }
+    // A process of another interface is not the one that holds this one.
+    Agent elsewhere(*hosts, Host::b, with_library({"VMA_XDP_MODE=skb"}));
+    open_socket(elsewhere, Host::b, 6001);
     for (const char* mode : {"xdpgeneric", "xdpdrv"}) {
         SCOPED_TRACE(mode);
         hosts->ip(Host::a, {"link", "set", "dev", "veth1", mode, "obj", object, "sec", "xdp"});
         auto agent = program(true, {"env", "VMA_XDP_MODE=skb"});
         talks(*agent);
-        expect_reason(*agent, "a foreign XDP program is attached");
+        expect_reason(*agent, "the kernel: a foreign XDP program is attached to veth1");
         EXPECT_TRUE(agent->finish().ok());
         // What it passes reaches a tcx program.
         agent = program();
@@ -127,6 +130,55 @@ TEST_F(Lifecycle, ForeignXdpProgramStays) {
     auto agent = program();
     talks_offloaded(*agent);
 }
+
+// What the log and vma_stats say of a device.
+struct Means {
+    const char* mode;
+    const char* details;
+};
+class Details : public Lifecycle, public testing::WithParamInterface<Means> {
+  protected:
+    // The log of a program whose socket has this address of host a.
+    std::string log_of(const std::string& address) {
+        return hosts
+            ->run(Host::a,
+                  {"python3", "-c",
+                   "import socket\n"
+                   "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+                   "s.bind(('" +
+                       address + "', 5000))\n"},
+                  with_library({std::string("VMA_XDP_MODE=") + GetParam().mode}))
+            .wait()
+            .err;
+    }
+};
+
+TEST_P(Details, AreInTheLog) {
+    const std::string log = log_of(TwoHosts::address(Host::a));
+    EXPECT_NE(log.find(GetParam().details), log.npos) << log;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, Details,
+    testing::Values(Means{"drv", "(drv): driver veth, native XDP, checksums by the kernel, 1 of 1 queues, "},
+                    Means{"skb", "(skb): driver veth, generic XDP, checksums by the kernel, 1 of 1 queues, "},
+                    Means{"tc", "(tc): driver veth, tcx, checksums by the kernel, all queues, "}),
+    [](const auto& info) { return std::string(info.param.mode); });
+
+// A bridge has no native XDP, and says so itself.
+class Bridge : public Details {};
+TEST_P(Bridge, SaysWhyItHasNoNativeXdp) {
+    hosts->ip(Host::a, {"link", "add", "br0", "type", "bridge"});
+    hosts->ip(Host::a, {"link", "add", "port0", "type", "veth", "peer", "name", "port1"});
+    hosts->ip(Host::a, {"link", "set", "port0", "master", "br0"});
+    for (const char* link : {"port0", "port1", "br0"}) hosts->ip(Host::a, {"link", "set", link, "up"});
+    hosts->ip(Host::a, {"addr", "add", "198.18.9.1/24", "dev", "br0"});
+    const std::string log = log_of("198.18.9.1");
+    const std::string words =
+        "cannot attach a program to br0 (drv mode): Underlying driver does not support XDP in native mode";
+    EXPECT_NE(log.find("to send; " + words), log.npos) << log;
+}
+INSTANTIATE_TEST_SUITE_P(Automatic, Bridge, testing::Values(Means{"auto", ""}));
 
 // A tcx program with the library's name that takes every frame, as that of a process that is ending. A link
 // with it on host a, or nothing where the kernel has no tcx.

@@ -104,6 +104,7 @@ TEST(StatsLayout, DocumentIsCurrent) {
                          F(owner),
 #define VMA_RING_LAST_NUMBER(member, ...) F(member),
 #include "libvma/stats/numbers.def"
+                         F(details),
                      }));
 #undef F
 #define F(name) {#name, offsetof(PoolBlock, name)}

@@ -118,7 +118,7 @@ TEST(StatsFields, Complete) {
     // Texts lie between the first numbers and the last ones.
     constexpr std::size_t kLast = offsetof(layout::RingBlock, migrations);
     expect_complete<layout::RingBlock>(kRing, from(offsetof(layout::RingBlock, logic), kRing) - kSpareDrops +
-                                                  from(sizeof(layout::RingBlock), kLast));
+                                                  from(offsetof(layout::RingBlock, details), kLast));
     constexpr std::size_t kPool = offsetof(layout::PoolBlock, buffers);
     expect_complete<layout::PoolBlock>(kPool, from(sizeof(layout::PoolBlock), kPool));
     constexpr std::size_t kMux = offsetof(layout::MuxBlock, calls);

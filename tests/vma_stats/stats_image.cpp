@@ -177,6 +177,7 @@ Image sample(pid_t pid, std::uint64_t start_ticks) {
     ring.ifindex = 2;
     set_text(ring.interface, "veth1");
     set_text(ring.device, "xdp (generic, copy)");
+    set_text(ring.details, "generic XDP, 1 of 4 queues");
     ring.rules = 3;
     ring.moderation_count = 10;
     ring.moderation_period_us = 181;

@@ -114,7 +114,7 @@ TEST_F(StatsViews, FullHasTheManualsLines) {
                                 "Packets queue len:        0\n"
                                 "Drained max:              511\n"
                                 "Buffer pool size:         500\n"));
-    EXPECT_THAT(text, HasSubstr("RING=[0]\n- veth1 by xdp (generic, copy)\n"
+    EXPECT_THAT(text, HasSubstr("RING=[0]\n- veth1 by xdp (generic, copy)\n- generic XDP, 1 of 4 queues\n"
                                 "Packets count:            786133\n"
                                 "Packets bytes:            1192953545\n"));
     EXPECT_THAT(text, HasSubstr("Interrupt requests:       786137\nInterrupt received:       78613\n"

@@ -126,6 +126,7 @@ class Writer {
                     {"ifindex", row.block.ifindex},
                     {"interface", text(row.block.interface)},
                     {"device", text(row.block.device)},
+                    {"details", text(row.block.details)},
                     {"lane", row.block.lane},
                     {"logic", row.block.logic},
                     {"owner", text(row.block.owner)},

@@ -143,6 +143,7 @@ class FullView {
         out_ += kRule;
         line("RING=[{}]", row.number);
         line("- {} by {}", vma_stats::text(r.interface), vma_stats::text(r.device));
+        if (r.details[0] != '\0') line("- {}", vma_stats::text(r.details));
         if (r.logic != 0)
             line("- Number {} for {}, allocation logic {}, sockets {}", r.lane, vma_stats::text(r.owner),
                  r.logic, r.sockets);

@@ -70,6 +70,7 @@ void describe_ring(unsigned number, ring::Ring& ring, net::KernelView& view) noe
     block.ifindex = attr.ifindex;
     stats::put_text(block.interface, known ? link.name : std::string_view{});
     stats::put_text(block.device, attr.name);
+    stats::put_text(block.details, attr.details);
     block.lane = ring.lane();
     stats::publish(block.state, 1);
 }

@@ -6,6 +6,8 @@
 #include <net/if.h>
 #include <sys/socket.h>
 
+#include <cstring>
+
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
@@ -29,6 +31,13 @@ unsigned queues_in_use(const std::string& name) noexcept {
     ethtool_channels channels{};
     channels.cmd = ETHTOOL_GCHANNELS;
     return ask_driver(name, channels) ? channels.rx_count + channels.combined_count : 0;
+}
+
+std::string driver_of(const std::string& name) {
+    ethtool_drvinfo info{};
+    info.cmd = ETHTOOL_GDRVINFO;
+    if (!ask_driver(name, info)) return {};
+    return {info.driver, strnlen(info.driver, sizeof info.driver)};
 }
 
 bool segments_tcp(const std::string& name) noexcept {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "libvma/net/xdp_link.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
@@ -61,19 +62,10 @@ Program owner_of(std::uint32_t id) noexcept {
     return same ? Program::ours : Program::foreign;
 }
 
-// Has another process loaded a program with this library's name? Names the likely holder of a netdev for the
-// log.
-Program attached_program(int own_program) noexcept {
-    const std::uint32_t own_id = info_of(own_program).id;
-    std::uint32_t id = 0;
-    for (;;) {
-        bpf_attr attr{};
-        attr.start_id = id;
-        if (const long r = bpf(BPF_PROG_GET_NEXT_ID, attr); r != 0)
-            return r == -EPERM ? Program::unknown : Program::foreign;
-        id = attr.next_id;
-        if (id != own_id && owner_of(id) == Program::ours) return Program::ours;
-    }
+// Whose XDP program does the netdev have? One that has just gone may have been anybody's.
+Program xdp_program(int ifindex) {
+    const std::uint32_t id = net::xdp_program(ifindex);
+    return id == 0 ? Program::unknown : owner_of(id);
 }
 
 // Whose tcx programs does the netdev have? Foreign ones do not matter.
@@ -184,21 +176,27 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
         // A process that ends gives up its name first and its program a little later.
         const std::uint64_t now = clock::monotonic_ns();
         if (first) {
-            other = attached_program(s.program_.get());
+            other = xdp_program(ifindex);
             until = std::min(deadline_ns, now + patience(other));
         }
         if (now >= until) break;
         pause();
     }
     if (link == -EBUSY || link == -EEXIST)
-        return fail(
-            EBUSY,
-            other != Program::foreign
-                ? fmt::format("another libvma process holds {}, or a foreign XDP program is attached", name)
-                : fmt::format("a foreign XDP program is attached to {}", name));
-    if (link < 0)
-        return fail(static_cast<int>(-link), fmt::format("cannot attach a program to {} ({} mode): {}", name,
-                                                         name_of(mode), strerror(static_cast<int>(-link))));
+        return fail(EBUSY, other == Program::ours ? fmt::format("another libvma process holds {}", name)
+                           : other == Program::foreign
+                               ? fmt::format("a foreign XDP program is attached to {}", name)
+                               : fmt::format("another libvma process holds {}, or a foreign "
+                                             "XDP program is attached",
+                                             name));
+    if (link < 0) {
+        // A driver says more than the number of an error, but to rtnetlink only.
+        const int error = static_cast<int>(-link);
+        const std::string words =
+            mode == Mode::drv && error != EPERM ? net::xdp_refusal(ifindex, s.program_.get()) : std::string();
+        return fail(error, fmt::format("cannot attach a program to {} ({} mode): {}", name, name_of(mode),
+                                       words.empty() ? strerror(error) : words));
+    }
     s.link_ = InternalFd(static_cast<int>(link));
     if (!s.link_) return fail(EMFILE, "too many descriptors");
     return s;

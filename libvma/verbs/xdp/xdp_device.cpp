@@ -60,6 +60,7 @@ struct XdpDevice::Plan {
 Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
     if (const unsigned used = queues_in_use(config.name); used != 0)
         config.queues = std::min(config.queues, used);
+    const unsigned in_use = config.queues;
     config.queues = std::clamp(config.queues, 1u, unsigned{STEER_MAX_QUEUES});
     const std::uint64_t deadline = clock::monotonic_ns() + config.patience_ns;
     auto announced = Holder::announce(config.ifindex);
@@ -87,6 +88,7 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
                 continue;
             }
             if (last.code == EBUSY || last.code == EPERM || last.code == EACCES) break;
+            if (mode == Mode::drv) config.refusal = last.what;
             continue;
         }
         std::unique_ptr<CopyRings> copies;
@@ -102,6 +104,7 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
         auto device = std::unique_ptr<XdpDevice>(
             new XdpDevice(std::move(config), std::move(*steering), std::move(copies)));
         device->deadline_ns_ = deadline;
+        device->in_use_ = in_use;
         device->name_ = std::move(*announced);
         return device;
     }
@@ -244,7 +247,25 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
     if (shared_ != nullptr) attr_.further_recv = (shared_->devices() - 1) * shared_->receives() * count;
     attr_.max_recv_wr = rx_per_queue_ * count + attr_.further_recv;
     slots_.resize(attr_.max_send_wr);
+    attr_.details = details();
     return fill_qp(init);
+}
+
+std::string XdpDevice::details() const {
+    const std::string driver = driver_of(config_.name);
+    const char* const by = !attr_.tx_checksum ? "the library" : zero_copy_ ? "the driver" : "the kernel";
+    const char* const way = mode() == Mode::drv   ? (zero_copy_ ? "native XDP without copies" : "native XDP")
+                            : mode() == Mode::skb ? "generic XDP"
+                                                  : "tcx";
+    std::string text = driver.empty() ? std::string() : fmt::format("driver {}, ", driver);
+    text += fmt::format("{}, checksums by {}, ", way, by);
+    // The tcx program takes the frames of all queues to one ring.
+    text += copies_ != nullptr ? std::string("all queues")
+                               : fmt::format("{} of {} queues", queues_.size(), in_use_);
+    text +=
+        fmt::format(", {} frames to receive, {} to send", rx_per_queue_ * queues_.size(), attr_.max_send_wr);
+    if (!config_.refusal.empty()) text += fmt::format("; {}", config_.refusal);
+    return text;
 }
 
 Result<Flow*> XdpDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t) {

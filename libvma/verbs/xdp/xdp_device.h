@@ -31,6 +31,7 @@ struct XdpConfig {
     MacAddress mac{};
     std::uint32_t mtu = 1500;
     unsigned queues = 1;              // receive queues of the netdev
+    std::string refusal;              // open() sets it: why the driver has no native XDP
     std::vector<Mode> modes;          // to try, in order
     std::uint32_t rx_entries = 8192;  // in all queues together; rounded down to powers of two
     std::uint32_t tx_entries = 2048;
@@ -88,6 +89,7 @@ class XdpDevice final : public XdpSender {
 
     struct Plan;
     void share(const Plan& plan);
+    std::string details() const;
     Mode mode() const noexcept { return config_.modes.front(); }
     int post(ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept;
     Xsk* emptiest_queue() noexcept;
@@ -105,6 +107,7 @@ class XdpDevice final : public XdpSender {
     Receives receives_;
     std::unique_ptr<SharedPool> shared_;  // pool_
     unsigned opened_ = 1;                 // devices on it
+    unsigned in_use_ = 0;                 // queues of the netdev at the opening
     bool zero_copy_ = false;
 };
 
