@@ -19,8 +19,9 @@ struct Candidate {
     std::function<Result<std::unique_ptr<verbs::Device>>()> open;
 };
 
-// How long a predecessor that ends may take to let go of an interface.
-inline constexpr clock::Nsec kPatience{1'000'000'000};
+// How long a predecessor that ends may take to let go of an interface: some milliseconds, but for a second
+// and more on a host whose processors all have other work.
+inline constexpr clock::Nsec kPatience{3'000'000'000};
 
 struct Opening {
     clock::Nsec patience = kPatience;
