@@ -346,6 +346,60 @@ INSTANTIATE_TEST_SUITE_P(Cases, FurtherQueues,
                                          Queues{"generic_96", 96, 96, 96, "skb", false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// A hundred connections that stay, opened by the library or accepted by it, while queues come and go.
+struct LiveQueues {
+    const char* mode;
+    bool opens;  // the program with the library is the client
+};
+void PrintTo(const LiveQueues& q, std::ostream* out) { *out << q.mode << (q.opens ? " client" : " server"); }
+
+class LiveConnections : public testing::TestWithParam<LiveQueues> {};
+
+TEST_P(LiveConnections, OutliveQueues) {
+    constexpr unsigned kCounts[] = {1, 2, 64, 65, 96, 128, 65, 4, 1};
+    const auto [mode, opens] = GetParam();
+    TwoHosts hosts{Wire{.queues = 128}};
+    // An interface with a native program has at least the receive queues that its peer can send to.
+    const Host ours = opens ? Host::b : Host::a, theirs = opens ? Host::a : Host::b;
+    unsigned before = 128;
+    auto use = [&](unsigned count) {
+        const bool more = count > before;
+        for (const Host host : {more ? ours : theirs, more ? theirs : ours})
+            ASSERT_EQ(hosts.run(host, [=] { return set_queues(count); }).wait().code, 0) << count;
+        before = count;
+    };
+    ASSERT_NO_FATAL_FAILURE(use(kCounts[0]));
+    const RunOptions library = with_library({std::string("VMA_XDP_MODE=") + mode}), kernel;
+    Process server =
+        hosts.run(Host::a, {app("tcp_victim"), "serve", std::to_string(kPort)}, opens ? kernel : library);
+    ASSERT_TRUE(server.wait_for_out("ready", milliseconds(10000) * patience())) << server.err();
+    Process client = hosts.run(
+        Host::b, {app("live_connections"), TwoHosts::address(Host::a), std::to_string(kPort), "100"},
+        opens ? library : kernel);
+    EXPECT_TRUE(hosts.wait_offloaded(ours, true));
+    for (const unsigned count : kCounts) {
+        ASSERT_NO_FATAL_FAILURE(use(count));
+        // Of two more rounds the second began after the change.
+        const std::string said = client.out();
+        const auto last = said.rfind("round ");
+        const int round = last == said.npos ? 0 : atoi(said.c_str() + last + 6);
+        ASSERT_TRUE(client.wait_for_out("round " + std::to_string(round + 2) + "\n",
+                                        milliseconds(60000) * patience()))
+            << count << " queues\n"
+            << client.out() << client.err() << server.err();
+    }
+    client.kill(SIGTERM);
+    EXPECT_TRUE(client.wait().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, LiveConnections,
+                         testing::Values(LiveQueues{"drv", true}, LiveQueues{"drv", false},
+                                         LiveQueues{"skb", true}, LiveQueues{"skb", false},
+                                         LiveQueues{"auto", true}, LiveQueues{"auto", false}),
+                         [](const auto& info) {
+                             return std::string(info.param.mode) + (info.param.opens ? "_client" : "_server");
+                         });
+
 // ---- the silent listener and its end ----
 
 class SilentListener : public testing::Test {
