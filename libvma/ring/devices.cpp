@@ -38,19 +38,31 @@ bool name_allowed(const std::string& name) {
     return false;
 }
 
+// Do its frames come by ports: a bond, a team, a virtual machine's interface with a function of the host's?
+bool has_ports(const net::KernelView& view, const net::Link& link) {
+    return link.kind != "bridge" && std::ranges::any_of(view.links(), [&](const net::Link& port) {
+               return port.master == link.ifindex;
+           });
+}
+
 // Generic mode is faster on veth and spares everyone else on it: a native program there makes the peer stop
 // sending super-frames. A NIC's native mode avoids an skb per frame, and only it has zero copy. Generic XDP
 // is the last choice: it does not see the tag of a VLAN that the kernel has taken off a frame.
-std::vector<verbs::xdp::Mode> modes_for(const net::Link& link) {
+// An XSK takes frames of its own netdev's queues alone, and a native program of a netdev with ports runs on
+// these: so it gets none.
+std::vector<verbs::xdp::Mode> modes_for(const net::KernelView& view, const net::Link& link) {
     using verbs::xdp::Mode;
     const std::string& mode = config::get().xdp_mode;
-    if (mode == "drv") return {Mode::drv};
+    const bool ports = has_ports(view, link);
+    if (mode == "drv" && !ports) return {Mode::drv};
     if (mode == "skb") return {Mode::skb};
     if (mode == "tc") return {Mode::tc};
-    if (mode != "auto")
+    if (mode == "drv")
+        log::once(log::Level::warn, "{} has ports: VMA_XDP_MODE=auto is used", link.name);
+    else if (mode != "auto")
         log::once(log::Level::warn, "VMA_XDP_MODE=\"{}\" is not auto, drv, skb or tc: auto is used", mode);
     std::vector<Mode> modes;
-    if (link.kind != "veth") modes.push_back(Mode::drv);
+    if (link.kind != "veth" && !ports) modes.push_back(Mode::drv);
     // The program's own memory cannot be the tcx program's.
     if (!LentMemory::there()) modes.push_back(Mode::tc);
     modes.push_back(Mode::skb);
@@ -63,10 +75,13 @@ std::uint32_t send_entries() {
 }
 
 // May frames come from this host itself, by a virtual interface that leaves their checksums partial? A frame
-// off a real wire with such a sum is damaged or made up.
+// off a real wire with such a sum is damaged or made up. A bond hands over what any of its ports receives.
 bool partial_sums(const net::KernelView& view, net::Link link) {
     if (link.kind == "vlan" && link.lower != 0) view.link(link.lower, link);
-    if (link.kind == "bond" || link.kind == "team") return false;
+    if (link.kind == "bond" || link.kind == "team")
+        return std::ranges::any_of(view.links(), [&](const net::Link& port) {
+            return port.master == link.ifindex && partial_sums(view, port);
+        });
     if (!link.kind.empty()) return true;
     std::error_code error;
     const auto driver =
@@ -77,7 +92,8 @@ bool partial_sums(const net::KernelView& view, net::Link link) {
            name == "vif";  // the last one is Xen's
 }
 
-Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool partial, const Opening& opening) {
+Result<std::unique_ptr<verbs::Device>> open_xdp(const net::KernelView& view, const net::Link& link,
+                                                const Opening& opening) {
     if (!name_allowed(link.name)) return fail(ENODEV, kNotNamed);
     verbs::xdp::XdpConfig config;
     config.name = link.name;
@@ -85,10 +101,10 @@ Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool part
     config.mac = link.mac;
     config.mtu = link.mtu;
     config.queues = link.rx_queues;
-    config.modes = modes_for(link);
+    config.modes = modes_for(view, link);
     config.rx_entries = static_cast<std::uint32_t>(config::get().rx_wre);
     config.tx_entries = send_entries();
-    config.partial_sums = partial;
+    config.partial_sums = partial_sums(view, link);
     config.inside = link.kind == "veth";
     config.rings = opening.rings;
     config.patience_ns = opening.patience.count();
@@ -158,9 +174,7 @@ std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link&
     } else if (!port.error().what.empty()) {
         log::debug("no RDMA device for {}: {}", link.name, port.error().what);
     }
-    candidates.push_back({"xdp", 0, [link, opening, partial = partial_sums(view, link)] {
-                              return open_xdp(link, partial, opening);
-                          }});
+    candidates.push_back({"xdp", 0, [&view, link, opening] { return open_xdp(view, link, opening); }});
     return candidates;
 }
 

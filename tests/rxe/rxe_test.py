@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Verbs on a real RDMA stack: one guest (see guest.py) runs all steps, then each test looks at what its steps
+"""Verbs on a real RDMA stack: one guest (see rxe.py) runs all steps, then each test looks at what its steps
 did.
 
 Asserted is what was done, counted and said, never how fast.
@@ -12,8 +12,8 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import guest  # noqa: E402
-from guest import ADDRESS, Step  # noqa: E402
+import rxe  # noqa: E402
+from rxe import ADDRESS, Step, guest  # noqa: E402
 
 BUILD, VMA_PERF, VMA_TRACE = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
 PERF_PORT = "18600"
@@ -93,7 +93,7 @@ def setUpModule():
     for file in (VMA_PERF, VMA_TRACE):
         if not os.path.exists(file):
             raise guest.Failure(f"{file} is not there: build the targets vma_perf and vma_trace")
-    machine = guest.Guest(BUILD, NEEDED)
+    machine = guest.Guest(BUILD, rxe.suite(NEEDED))
     RESULTS.update(machine.run(STEPS))
     FILES.update(machine.files)
     slowest = sorted(((output.seconds, name) for name, (output, _) in RESULTS.items()), reverse=True)[:5]

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A real RDMA stack without hardware: Debian's kernel with rdma_rxe (Soft-RoCE), booted in QEMU.
+"""Debian's kernel, booted in QEMU, with drivers and devices that the host does not have.
 
 The kernel package is downloaded and unpacked below the build directory, nothing is installed. The guest sees
 the host's root file system read-only over 9p, so every program of the host and of the build directory runs
-there under the same path; what it writes goes to a directory of results, over 9p as well. It has two RDMA
-devices on the two ends of a veth pair: rxe0 (198.18.9.1) and rxe1 (198.18.9.2); traffic between the two
-addresses takes the wire.
+there under the same path; what it writes goes to a directory of results, over 9p as well.
 
-One boot runs a list of steps, one after the other. KVM is not used: everything is emulated, so only functions
-can be tested there, never speed.
+A suite (Suite) says which modules and which devices its guest has, and has a script that sets them up. One
+boot runs a list of steps, one after the other. KVM is not used: everything is emulated, so only functions can
+be tested there, never speed.
 """
 import ctypes
 import dataclasses
+import fcntl
 import os
 import pathlib
 import shlex
@@ -21,16 +21,25 @@ import subprocess
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-ADDRESS = ("198.18.9.1", "198.18.9.2")       # of rxe0 and rxe1; guest.sh sets them
 KERNEL_PACKAGE = "linux-image-amd64"         # depends on the current kernel's package
-MODULES = ("virtio_pci", "9pnet_virtio", "9p", "veth", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm")
+MODULES = ("virtio_pci", "9pnet_virtio", "9p")    # of each guest
 # Program that must be there, the Debian package that has it.
 NEEDED = (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("cpio", "cpio"),
           ("depmod", "kmod"),
-          ("rdma", "iproute2"), ("dpkg-deb", "dpkg"))
-PROVIDER = "/etc/libibverbs.d/rxe.driver"    # without it libibverbs sees no rxe device
+          ("ip", "iproute2"), ("dpkg-deb", "dpkg"))
 # From the start of QEMU to its end, as long as a step or the whole run says nothing else.
 GUEST_SECONDS = 480
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """What a suite's guest is. `script` runs in it (steps.sh); `modules` are loaded before; `devices` are
+    further words for QEMU. `programs` and `files` must be there, each with the Debian package that has it."""
+    script: pathlib.Path
+    modules: tuple
+    devices: tuple = ()
+    programs: tuple = ()
+    files: tuple = ()
 
 
 class Failure(Exception):
@@ -80,12 +89,12 @@ def run(*command, cwd=None, stdin=None, timeout=120):
     return done.stdout
 
 
-def find_programs(needed):
+def find_programs(needed, files):
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     found = {program: shutil.which(program, path=path) for program, _ in needed}
     missing = [f"{program} (Debian package {package})" for program, package in needed if not found[program]]
-    if not pathlib.Path(PROVIDER).exists():
-        missing.append(f"{PROVIDER} (Debian package ibverbs-providers)")
+    missing += [f"{file} (Debian package {package})" for file, package in files
+                if not pathlib.Path(file).exists()]
     if missing:
         raise Failure("missing: " + ", ".join(missing) + "; tools/setup installs them")
     return found
@@ -101,22 +110,25 @@ def kernel_package():
 
 
 class Guest:
-    def __init__(self, build_directory, needed=()):
-        """`needed`: what the steps run, as NEEDED. Failure names what is missing."""
-        self.programs = find_programs((*NEEDED, *needed))
-        self.cache = pathlib.Path(build_directory).resolve() / "rxe"
+    def __init__(self, build_directory, suite):
+        """Failure names what is missing."""
+        self.suite = suite
+        self.programs = find_programs((*NEEDED, *suite.programs), suite.files)
+        self.cache = pathlib.Path(build_directory).resolve() / "guest"
         self.cache.mkdir(parents=True, exist_ok=True)
 
-    # The kernel and the initramfs are made once for a build directory and a version of guest.sh and this
-    # file.
+    # The kernel is unpacked once for a build directory, while other suites wait; the initramfs is made once
+    # for a suite and a version of its files and these.
     def prepare(self):
-        kernels = sorted(self.cache.glob("kernel/boot/vmlinuz-*"))
-        if not kernels:
-            self.unpack_kernel()
+        with open(self.cache / "lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             kernels = sorted(self.cache.glob("kernel/boot/vmlinuz-*"))
+            if not kernels:
+                self.unpack_kernel()
+                kernels = sorted(self.cache.glob("kernel/boot/vmlinuz-*"))
         self.kernel = kernels[-1]
-        self.initramfs = self.cache / "initramfs.cpio"
-        sources = (pathlib.Path(__file__), HERE / "init.sh", self.kernel)
+        self.initramfs = self.cache / f"{self.suite.script.parent.name}.cpio"
+        sources = (pathlib.Path(__file__), HERE / "init.sh", self.suite.script, self.kernel)
         if not self.initramfs.exists() or self.initramfs.stat().st_mtime < max(f.stat().st_mtime
                                                                                for f in sources):
             self.make_initramfs(self.kernel.name.removeprefix("vmlinuz-"))
@@ -135,7 +147,16 @@ class Guest:
         wanted = ("./boot/vmlinuz-*", "./lib/modules/*/modules.*",
                   "./lib/modules/*/kernel/drivers/infiniband/core/*",
                   "./lib/modules/*/kernel/drivers/infiniband/sw/*", "./lib/modules/*/kernel/drivers/virtio/*",
-                  "./lib/modules/*/kernel/drivers/net/veth.ko", "./lib/modules/*/kernel/fs/9p/*",
+                  "./lib/modules/*/kernel/drivers/net/veth.ko",
+                  "./lib/modules/*/kernel/drivers/net/virtio_net.ko",
+                  "./lib/modules/*/kernel/drivers/net/net_failover.ko",
+                  "./lib/modules/*/kernel/net/core/failover.ko",
+                  "./lib/modules/*/kernel/drivers/net/bonding/*", "./lib/modules/*/kernel/net/tls/*",
+                  "./lib/modules/*/kernel/drivers/net/ethernet/intel/e1000e/*",
+                  "./lib/modules/*/kernel/drivers/net/ethernet/realtek/8139*",
+                  "./lib/modules/*/kernel/drivers/net/mii.ko",
+                  "./lib/modules/*/kernel/drivers/net/vmxnet3/*",
+                  "./lib/modules/*/kernel/fs/9p/*",
                   "./lib/modules/*/kernel/fs/configfs/*",
                   "./lib/modules/*/kernel/fs/fscache/*", "./lib/modules/*/kernel/fs/netfs/*",
                   "./lib/modules/*/kernel/net/9p/*", "./lib/modules/*/kernel/net/ipv4/*",
@@ -157,7 +178,7 @@ class Guest:
             needs[path] = others.split()
         builtin = {pathlib.Path(line).stem for line in (modules / "modules.builtin").read_text().split()}
         ordered = []
-        for name in MODULES:
+        for name in (*MODULES, *self.suite.modules):
             if name in builtin:
                 continue
             path = next((p for p in needs if pathlib.Path(p).name.split(".")[0] == name), None)
@@ -167,7 +188,7 @@ class Guest:
             for module in [*reversed(needs[path]), path]:
                 if module not in ordered:
                     ordered.append(module)
-        tree = self.cache / "initramfs"
+        tree = self.initramfs.with_suffix(".tree")
         shutil.rmtree(tree, ignore_errors=True)
         for directory in ("bin", "modules", "proc", "sys", "dev", "host"):
             (tree / directory).mkdir(parents=True)
@@ -190,7 +211,6 @@ class Guest:
         Whatever else was written to /run/results is in self.files, by name.
         """
         self.prepare()
-        # One guest at a time in a build directory, and of each process its own results.
         results = self.cache / f"results.{os.getpid()}"
         shutil.rmtree(results, ignore_errors=True)
         results.mkdir()
@@ -228,11 +248,12 @@ class Guest:
                    "-cpu", "max",
                    "-smp", "2", "-m", "768", "-nodefaults", "-no-user-config", "-display", "none",
                    "-no-reboot",
+                   *self.suite.devices,
                    "-serial", f"file:{console}", "-kernel", str(self.kernel), "-initrd", str(self.initramfs),
                    "-virtfs", f"local,path=/,mount_tag=host,readonly=on,{share}",
                    "-virtfs", f"local,path={results},mount_tag=results,{share}",
                    "-append", f"console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on "
-                              f"guest_script={HERE}/guest.sh"]
+                              f"guest_script={self.suite.script}"]
         begin = time.monotonic()
         qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT,
