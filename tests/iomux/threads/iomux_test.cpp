@@ -136,8 +136,10 @@ TEST(IomuxPoll, AsManyDescriptorsAsTheLimitAllows) {
     w.consume(a);
     {
         Later later(20ms, [&] { eventfd_write(e, 1); });
-        EXPECT_EQ(w.poll(many.data(), many.size(), nullptr, nullptr), static_cast<int>(many.size()) - 1);
+        // It may become ready in the midst of a look at all of them.
+        EXPECT_GE(w.poll(many.data(), many.size(), nullptr, nullptr), 1);
     }
+    EXPECT_EQ(w.poll(many.data(), many.size(), nullptr, nullptr), static_cast<int>(many.size()) - 1);
     setrlimit(RLIMIT_NOFILE, &old);
 }
 
