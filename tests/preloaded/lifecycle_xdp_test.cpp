@@ -136,6 +136,7 @@ struct Means {
     const char* mode;
     const char* details;
 };
+void PrintTo(const Means& m, std::ostream* out) { *out << m.mode; }
 class Details : public Lifecycle, public testing::WithParamInterface<Means> {
   protected:
     // The log of a program whose socket has this address of host a.
