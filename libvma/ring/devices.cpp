@@ -38,11 +38,16 @@ bool name_allowed(const std::string& name) {
     return false;
 }
 
+// Has the interface a port of which this is true?
+template <class Is>
+bool any_port(const net::KernelView& view, const net::Link& link, Is is) {
+    return std::ranges::any_of(
+        view.links(), [&](const net::Link& port) { return port.master == link.ifindex && is(port); });
+}
+
 // Do its frames come by ports: a bond, a team, a virtual machine's interface with a function of the host's?
 bool has_ports(const net::KernelView& view, const net::Link& link) {
-    return link.kind != "bridge" && std::ranges::any_of(view.links(), [&](const net::Link& port) {
-               return port.master == link.ifindex;
-           });
+    return link.kind != "bridge" && any_port(view, link, [](const net::Link&) { return true; });
 }
 
 // Generic mode is faster on veth and spares everyone else on it: a native program there makes the peer stop
@@ -57,10 +62,7 @@ std::vector<verbs::xdp::Mode> modes_for(const net::KernelView& view, const net::
     if (mode == "drv" && !ports) return {Mode::drv};
     if (mode == "skb") return {Mode::skb};
     if (mode == "tc") return {Mode::tc};
-    if (mode == "drv")
-        log::once(log::Level::warn, "{} has ports: VMA_XDP_MODE=auto is used", link.name);
-    else if (mode != "auto")
-        log::once(log::Level::warn, "VMA_XDP_MODE=\"{}\" is not auto, drv, skb or tc: auto is used", mode);
+    if (mode == "drv") log::once(log::Level::warn, "{} has ports: VMA_XDP_MODE=auto is used", link.name);
     std::vector<Mode> modes;
     if (link.kind != "veth" && !ports) modes.push_back(Mode::drv);
     // The program's own memory cannot be the tcx program's.
@@ -79,9 +81,7 @@ std::uint32_t send_entries() {
 bool partial_sums(const net::KernelView& view, net::Link link) {
     if (link.kind == "vlan" && link.lower != 0) view.link(link.lower, link);
     if (link.kind == "bond" || link.kind == "team")
-        return std::ranges::any_of(view.links(), [&](const net::Link& port) {
-            return port.master == link.ifindex && partial_sums(view, port);
-        });
+        return any_port(view, link, [&](const net::Link& port) { return partial_sums(view, port); });
     if (!link.kind.empty()) return true;
     std::error_code error;
     const auto driver =

@@ -29,7 +29,7 @@ struct Opening {
     bool further = false;  // there is a ring already: this one has an eighth of the buffers
 };
 
-// In the order in which they are to be tried; the last one is no hardware.
+// In the order in which they are to be tried; the last one is no hardware. The view has to outlive them.
 std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link,
                                    const Opening& opening = {});
 

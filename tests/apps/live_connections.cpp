@@ -29,6 +29,11 @@ int fault(const char* what, std::size_t number) {
     return 1;
 }
 
+// What connection `number` sends in a round.
+void fill(std::vector<char>& bytes, unsigned round, std::size_t number) {
+    for (std::size_t at = 0; at < bytes.size(); at++) bytes[at] = static_cast<char>(round + number + 7 * at);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -49,13 +54,13 @@ int main(int argc, char** argv) {
     std::vector<char> out(1000), in(out.size());
     for (unsigned round = 1; g_end == 0; round++) {
         for (std::size_t i = 0; i < connections.size(); i++) {
-            for (std::size_t at = 0; at < out.size(); at++) out[at] = static_cast<char>(round + i + 7 * at);
+            fill(out, round, i);
             if (send(connections[i], out.data(), out.size(), MSG_NOSIGNAL) !=
                 static_cast<ssize_t>(out.size()))
                 return fault("send", i);
         }
         for (std::size_t i = 0; i < connections.size(); i++) {
-            for (std::size_t at = 0; at < out.size(); at++) out[at] = static_cast<char>(round + i + 7 * at);
+            fill(out, round, i);
             if (recv(connections[i], in.data(), in.size(), MSG_WAITALL) != static_cast<ssize_t>(in.size()))
                 return fault("recv", i);
             if (in != out) return fault("wrong bytes", i);

@@ -20,6 +20,7 @@ import time
 PORT = 7000
 # Around what drivers treat apart: short frames, where checksums are left to the device, the MTU.
 SIZES = (1, 17, 46, 100, 250, 255, 256, 257, 300, 511, 512, 1000, 1400, 1472, 1473, 4000, 9000)
+LONGEST = 1472      # datagram that is one frame
 EACH = 4            # messages of a size
 PATIENCE = 60       # seconds until a connection is there
 ANSWER = 3          # seconds for a datagram's answer
@@ -86,7 +87,8 @@ def talk(address, command):
     datagrams.connect((address, PORT))
     datagrams.settimeout(ANSWER)
     before = datagrams_of_the_kernel()
-    result = {"tcp": 0, "udp": 0, "of": EACH * len(SIZES), "lost": []}
+    result = {"tcp": 0, "udp": 0, "of": EACH * len(SIZES), "lost": [],
+              "long": EACH * sum(size > LONGEST for size in SIZES)}
     for number in range(EACH):
         if number == EACH // 2 and command:
             environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
