@@ -143,4 +143,13 @@ Result<void> NetlinkSocket::dump(const char* what, int type, const void* header,
     return {};
 }
 
+void for_each_link(const std::function<void(nlmsghdr*)>& each) {
+    auto socket = NetlinkSocket::open();
+    ifinfomsg which{};
+    which.ifi_family = AF_UNSPEC;
+    if (socket)
+        (void)socket->dump(
+            "links", RTM_GETLINK, &which, sizeof which, [] {}, each);
+}
+
 }  // namespace vma::net

@@ -49,4 +49,7 @@ class NetlinkSocket {
     std::uint32_t sequence_ = 0;
 };
 
+// Calls `each` for the RTM_NEWLINK message of each interface, perhaps several times. On a socket of its own.
+void for_each_link(const std::function<void(nlmsghdr*)>& each);
+
 }  // namespace vma::net

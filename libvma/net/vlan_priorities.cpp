@@ -42,17 +42,11 @@ VlanPriorities decode_vlan_priorities(nlmsghdr* message) {
 
 VlanPriorities vlan_priorities(int ifindex) {
     VlanPriorities priorities;
-    auto socket = NetlinkSocket::open();
-    if (!socket) return priorities;
-    ifinfomsg which{};
-    which.ifi_family = AF_UNSPEC;
-    (void)socket->dump(
-        "links", RTM_GETLINK, &which, sizeof which, [] {},
-        [&](nlmsghdr* message) {
-            if (nlmsg_datalen(message) >= static_cast<int>(sizeof which) &&
-                static_cast<const ifinfomsg*>(nlmsg_data(message))->ifi_index == ifindex)
-                priorities = decode_vlan_priorities(message);
-        });
+    for_each_link([&](nlmsghdr* message) {
+        if (nlmsg_datalen(message) >= static_cast<int>(sizeof(ifinfomsg)) &&
+            static_cast<const ifinfomsg*>(nlmsg_data(message))->ifi_index == ifindex)
+            priorities = decode_vlan_priorities(message);
+    });
     return priorities;
 }
 

@@ -6,6 +6,7 @@
 #include <netlink/attr.h>
 #include <netlink/msg.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -55,16 +56,8 @@ std::uint32_t decode_xdp_program(nlmsghdr* message, int ifindex) noexcept {
 }
 
 std::uint32_t xdp_program(int ifindex) {
-    auto socket = NetlinkSocket::open();
-    if (!socket) return 0;
-    ifinfomsg which{};
-    which.ifi_family = AF_UNSPEC;
     std::uint32_t id = 0;
-    (void)socket->dump(
-        "links", RTM_GETLINK, &which, sizeof which, [&] { id = 0; },
-        [&](nlmsghdr* message) {
-            if (id == 0) id = decode_xdp_program(message, ifindex);
-        });
+    for_each_link([&](nlmsghdr* message) { id = std::max(id, decode_xdp_program(message, ifindex)); });
     return id;
 }
 

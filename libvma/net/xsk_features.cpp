@@ -6,6 +6,7 @@
 #include <netlink/msg.h>
 
 #include <cstring>
+#include <functional>
 #include <string_view>
 
 #include "libvma/net/netlink.h"
@@ -15,8 +16,8 @@ namespace {
 
 // Of linux/netdev.h, which is newer than Debian 12's headers.
 constexpr std::uint8_t kDeviceGet = 1;
-constexpr int kIfindex = 1, kXskFeatures = 6;
-constexpr std::uint64_t kTransmitChecksum = 2;
+constexpr int kIfindex = 1, kXdpFeatures = 3, kXskFeatures = 6;
+constexpr std::uint64_t kZeroCopy = 8, kTransmitChecksum = 2;
 
 // The attributes behind the header of a generic message. False: it is malformed.
 template <int last>
@@ -35,45 +36,43 @@ Number number_of(const nlattr* attribute, Number otherwise) noexcept {
     return value;
 }
 
-// The family's number, or 0.
-std::uint16_t family_of(NetlinkSocket& socket, std::string_view name) {
-    std::uint16_t family = 0;
-    const genlmsghdr which{.cmd = CTRL_CMD_GETFAMILY, .version = 1, .reserved = 0};
+// Calls `each` for the answers of a generic family.
+void ask(NetlinkSocket& socket, int family, std::uint8_t command,
+         const std::function<void(nlmsghdr*)>& each) {
+    const genlmsghdr which{.cmd = command, .version = 1, .reserved = 0};
     (void)socket.dump(
-        "families", GENL_ID_CTRL, &which, sizeof which, [] {},
-        [&](nlmsghdr* message) {
-            nlattr* found[CTRL_ATTR_FAMILY_NAME + 1];
-            if (!parse<CTRL_ATTR_FAMILY_NAME>(message, found) || found[CTRL_ATTR_FAMILY_NAME] == nullptr)
-                return;
-            const nlattr* text = found[CTRL_ATTR_FAMILY_NAME];
-            const auto room = static_cast<std::size_t>(nla_len(text));
-            const auto* bytes = static_cast<const char*>(nla_data(text));
-            if (std::string_view(bytes, strnlen(bytes, room)) == name)
-                family = number_of<std::uint16_t>(found[CTRL_ATTR_FAMILY_ID], 0);
-        });
-    return family;
+        "generic netlink", family, &which, sizeof which, [] {}, each);
 }
 
 }  // namespace
 
-bool decode_xsk_checksum(nlmsghdr* message, int ifindex) noexcept {
+std::optional<XskFeatures> decode_xsk_features(nlmsghdr* message, int ifindex) noexcept {
     nlattr* found[kXskFeatures + 1];
-    return parse<kXskFeatures>(message, found) &&
-           number_of<std::uint32_t>(found[kIfindex], 0) == static_cast<std::uint32_t>(ifindex) &&
-           (number_of<std::uint64_t>(found[kXskFeatures], 0) & kTransmitChecksum) != 0;
+    if (!parse<kXskFeatures>(message, found) ||
+        number_of<std::uint32_t>(found[kIfindex], 0) != static_cast<std::uint32_t>(ifindex))
+        return std::nullopt;
+    return XskFeatures{(number_of<std::uint64_t>(found[kXdpFeatures], 0) & kZeroCopy) != 0,
+                       (number_of<std::uint64_t>(found[kXskFeatures], 0) & kTransmitChecksum) != 0};
 }
 
-bool xsk_checksum(int ifindex) {
+std::optional<XskFeatures> xsk_features(int ifindex) {
     auto socket = NetlinkSocket::open(NETLINK_GENERIC);
-    if (!socket) return false;
-    const std::uint16_t family = family_of(*socket, "netdev");
-    if (family == 0) return false;
-    bool sums = false;
-    const genlmsghdr which{.cmd = kDeviceGet, .version = 1, .reserved = 0};
-    (void)socket->dump(
-        "devices", family, &which, sizeof which, [] {},
-        [&](nlmsghdr* message) { sums = sums || decode_xsk_checksum(message, ifindex); });
-    return sums;
+    if (!socket) return std::nullopt;
+    std::uint16_t family = 0;
+    ask(*socket, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, [&](nlmsghdr* message) {
+        nlattr* found[CTRL_ATTR_FAMILY_NAME + 1];
+        if (!parse<CTRL_ATTR_FAMILY_NAME>(message, found) || found[CTRL_ATTR_FAMILY_NAME] == nullptr) return;
+        const nlattr* name = found[CTRL_ATTR_FAMILY_NAME];
+        if (std::string_view(static_cast<const char*>(nla_data(name)),
+                             static_cast<std::size_t>(nla_len(name))) == std::string_view("netdev", 7))
+            family = number_of<std::uint16_t>(found[CTRL_ATTR_FAMILY_ID], 0);
+    });
+    std::optional<XskFeatures> features;
+    if (family == 0) return features;
+    ask(*socket, family, kDeviceGet, [&](nlmsghdr* message) {
+        if (!features) features = decode_xsk_features(message, ifindex);
+    });
+    return features;
 }
 
 }  // namespace vma::net

@@ -249,7 +249,6 @@ class Ring {
     void send_all() noexcept {
         if (!failed()) tx_.send_all();
     }
-    bool tx_owned_by_me() const noexcept { return tx_.owned_by_me(); }
     // Of TCP, for the counters: a segment was sent again.
     void note_retransmit() noexcept { tx_.note_retransmit(); }
 

@@ -41,12 +41,6 @@ class Rings {
     // get() of an interface that another process had. True: that process still has it, and on_freed() comes
     // again. Callers serialise, as of get().
     bool retry(int ifindex);
-    // Does another process have the interface, so that on_freed() tells when it may be free? Callers
-    // serialise, as of get().
-    bool held(int ifindex) const noexcept {
-        auto slot = slots_.find(ifindex);
-        return slot != slots_.end() && slot->second.held;
-    }
     // Ring::check() of all. Once a second or so; callers serialise.
     void check() noexcept;
     // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, named by

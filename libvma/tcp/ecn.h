@@ -62,7 +62,6 @@ class Ecn {
     }
     // The peer has reduced its window: it need not be told any more.
     void take_reduced() noexcept { echoing_ = false; }
-    bool echoing() const noexcept { return echoing_; }
     bool seen() const noexcept { return seen_; }  // a frame that was capable
 
     // ---- sending ----

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 namespace vma::net {
@@ -28,11 +29,13 @@ class Answer {
         bytes_.resize(bytes_.size() - bytes);
         return *this;
     }
-    bool sums(int ifindex) {
+    std::optional<XskFeatures> features(int ifindex) {
         auto* message = reinterpret_cast<nlmsghdr*>(bytes_.data());
         message->nlmsg_len = static_cast<std::uint32_t>(bytes_.size());
-        return decode_xsk_checksum(message, ifindex);
+        return decode_xsk_features(message, ifindex);
     }
+    bool sums(int ifindex) { return features(ifindex).value_or(XskFeatures{}).checksum; }
+    bool avoids_copies(int ifindex) { return features(ifindex).value_or(XskFeatures{}).zero_copy; }
 
   private:
     std::vector<std::uint8_t> bytes_;
@@ -45,10 +48,21 @@ TEST(XskFeatures, AreThoseOfTheInterface) {
     Answer answer;
     answer.add(kIfindex, std::uint32_t{7}).add(kXdpFeatures, std::uint64_t{0x7f});
     EXPECT_FALSE(answer.sums(7)) << "XDP's features are others";
+    EXPECT_TRUE(answer.avoids_copies(7));
     answer.add(kXskFeatures, kTimestamp | kChecksum);
     EXPECT_TRUE(answer.sums(7));
     EXPECT_FALSE(answer.sums(8));
     EXPECT_FALSE(answer.sums(0));
+    EXPECT_FALSE(answer.avoids_copies(8));
+}
+
+TEST(XskFeatures, WithoutZeroCopy) {
+    Answer answer;
+    answer.add(kIfindex, std::uint32_t{7}).add(kXdpFeatures, std::uint64_t{0x77});
+    ASSERT_TRUE(answer.features(7));
+    EXPECT_FALSE(answer.avoids_copies(7));
+    EXPECT_FALSE(answer.features(8)) << "an answer about another interface says nothing";
+    EXPECT_FALSE(Answer().features(7));
 }
 
 TEST(XskFeatures, WithoutChecksum) {
@@ -68,8 +82,9 @@ TEST(XskFeatures, OfAMalformedAnswer) {
 
 // Of the running kernel: neither is bound without copies, so neither promises anything.
 TEST(XskFeatures, OfLoopbackAndNobody) {
-    EXPECT_FALSE(xsk_checksum(1));
-    EXPECT_FALSE(xsk_checksum(0x7fffffff));
+    const auto loopback = xsk_features(1).value_or(XskFeatures{});
+    EXPECT_FALSE(loopback.checksum || loopback.zero_copy);
+    EXPECT_FALSE(xsk_features(0x7fffffff));
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ std::vector<std::string> both(std::vector<std::string> first, const std::vector<
     return first;
 }
 
-class VanishedInterface : public testing::TestWithParam<Cause> {
+class VanishedInterface : public testing::Test, public testing::WithParamInterface<Cause> {
   protected:
     void change(const std::vector<std::string>& commands) {
         for (std::string command : commands) {
@@ -113,6 +113,31 @@ TEST_P(VanishedInterface, LosesNothing) {
         EXPECT_EQ(log.find("has failed") != log.npos, library && cause.gone) << log;
         EXPECT_TRUE(program.finish().ok()) << program.process().err();
     }
+}
+
+// A driver that begins anew loses its link for a while, also when a program of XDP comes or goes. Sockets
+// that a program names meanwhile are offloaded afterwards.
+TEST_F(VanishedInterface, IsDownWhenTheProgramStarts) {
+    change({"<link set veth1 down"});
+    Agent program(hosts, Host::b, with_library());
+    open_socket(program, Host::b, 6000);
+    EXPECT_EQ(program.ask("listen l 198.18.1.2 7000"), "ok 7000");
+    change({"<link set veth1 up"});
+    ASSERT_TRUE(program.process().wait_for_err("sockets on veth1 are offloaded"));
+    Agent peer(hosts, Host::a);
+    open_socket(peer, Host::a, 6000);
+    // The kernel may have the datagrams that come while the ring is opened.
+    long by_the_kernel = 1;
+    for (int i = 0; i < 50 && by_the_kernel != 0; i++) {
+        const long before = kernel_datagrams(program);
+        expect_conversation(peer, program, "198.18.1.2", 20);
+        by_the_kernel = kernel_datagrams(program) - before;
+    }
+    EXPECT_EQ(by_the_kernel, 0);
+    EXPECT_EQ(peer.ask("dial c 198.18.1.2 7000"), "ok");
+    EXPECT_EQ(program.ask("accept l c 5000"), "ok");
+    converse(program, peer, "c", "c");
+    EXPECT_TRUE(program.finish().ok()) << program.process().err();
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -77,9 +77,6 @@ TEST(TcpRtt, BackoffDoublesUpToTwoMinutesAndEndsWithASample) {
     rtt.sample(Usec(100'000), at(1));
     EXPECT_EQ(rtt.backoffs(), 0u);
     EXPECT_LE(rtt.rto(), rto);
-    rtt.backoff();
-    rtt.end_backoff();
-    EXPECT_LE(rtt.rto(), rto);
 }
 
 TEST(TcpRtt, RepeatedSynWithoutSampleMeansThreeSeconds) {

@@ -89,7 +89,6 @@ ring::Ring* UdpSteering::ring_of(const net::LocalAddress& at, Why& why) {
     ring::Ring* ring = stack_.rings().get(at.ifindex, lane_at(at), &why.detail);
     if (ring == nullptr) {
         why.reason = stats::Reason::no_device;
-        waits_for_device_ |= stack_.rings().held(at.ifindex);
     } else {
         stack_.open_ring(at.ifindex, lane_at(at));
     }
@@ -131,7 +130,6 @@ std::vector<FlowRules::Rule> UdpSteering::connected_rules(Why& why) {
 std::vector<FlowRules::Rule> UdpSteering::wanted_rules(bool only_route, Why& why) {
     std::vector<FlowRules::Rule> wanted;
     why.reason = stats::Reason::not_bound;
-    waits_for_device_ = false;
     if (left_ || closed_ || ends_.local.port == 0) return wanted;
     if (rules_shut_) {
         why = {stats::Reason::other, "SO_VMA_SHUTDOWN_RX", {}};
@@ -221,7 +219,9 @@ void UdpSteering::update_rules(bool only_route) noexcept {
         std::vector<FlowRules::Rule> wanted = wanted_rules(only_route, why);
         set_rules(std::move(wanted), why);
         const bool anywhere = ends_.local.address.is_any() && ends_.remote.address.is_any();
-        if (!closed_ && !left_ && ends_.local.port != 0 && (anywhere || waits_for_device_ || rules_.held()))
+        // The interface is down, or another process has it.
+        const bool waits = why.reason == stats::Reason::no_device;
+        if (!closed_ && !left_ && ends_.local.port != 0 && (anywhere || waits || rules_.held()))
             rules_.follow(stack_, this);
         else
             rules_.unfollow(stack_, this);

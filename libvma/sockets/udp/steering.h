@@ -94,8 +94,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     bool ask_membership(int fd, in_addr_t group, int ifindex);
 
     GroupListener listener_;
-    bool lost_track_ = false;        // a membership that is not in listener_
-    bool waits_for_device_ = false;  // another process has it
+    bool lost_track_ = false;  // a membership that is not in listener_
     std::int64_t announced_ = 0;
 };
 

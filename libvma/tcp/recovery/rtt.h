@@ -45,8 +45,6 @@ class RttEstimator {
 
     // The retransmission timer expired: the next timeout is twice as long, up to the maximum.
     void backoff() noexcept;
-    // The timeout was spurious, or the peer answers again: the timeout that the measurements give.
-    void end_backoff() noexcept { backoffs_ = 0; }
     // How often backoff() was called since the last sample; tcpi_backoff.
     unsigned backoffs() const noexcept { return backoffs_; }
 

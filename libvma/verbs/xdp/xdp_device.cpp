@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::uint32_t kTxHeadroom = 64;  // metadata needs 24 bytes; a cache line keeps headers aligned
 constexpr std::uint32_t kSmallChunk = STEER_CHUNK, kLargeChunk = 4096;
-constexpr std::uint32_t kFillBatch = 32;  // to one queue before the others have a turn
+constexpr std::uint32_t kDriversUnit = 1024;  // some drivers' of the room for a frame
+constexpr std::uint32_t kFillBatch = 32;      // to one queue before the others have a turn
 // Receives of a further device, on all queues together: a burst for a thread that does something else. And
 // the most that all of them have.
 constexpr std::uint32_t kFurther = 1024, kLeastFurther = 256, kMostFurther = 16384;
@@ -60,7 +61,8 @@ struct XdpDevice::Plan {
 Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
     if (const unsigned used = queues_in_use(config.name); used != 0)
         config.queues = std::min(config.queues, used);
-    const unsigned in_use = config.queues;
+    Found found;
+    found.queues = config.queues;
     config.queues = std::clamp(config.queues, 1u, unsigned{STEER_MAX_QUEUES});
     const std::uint64_t deadline = clock::monotonic_ns() + config.patience_ns;
     auto announced = Holder::announce(config.ifindex);
@@ -88,7 +90,7 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
                 continue;
             }
             if (last.code == EBUSY || last.code == EPERM || last.code == EACCES) break;
-            if (mode == Mode::drv) config.refusal = last.what;
+            if (mode == Mode::drv) found.refusal = last.what;
             continue;
         }
         std::unique_ptr<CopyRings> copies;
@@ -99,20 +101,27 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
         }
         auto configured = steering->set_config(config.mac, config.mtu);
         if (!configured) return std::unexpected(configured.error());
-        config.zero_copy = config.zero_copy && mode == Mode::drv;
+        if (mode == Mode::drv) {
+            const auto features = net::xsk_features(config.ifindex);
+            // A kernel that cannot be asked may have such a driver.
+            found.may_avoid_copies = config.zero_copy && (!features || features->zero_copy);
+            found.driver_sums = features && features->checksum;
+        }
         config.modes = {mode};
         auto device = std::unique_ptr<XdpDevice>(
-            new XdpDevice(std::move(config), std::move(*steering), std::move(copies)));
+            new XdpDevice(std::move(config), std::move(found), std::move(*steering), std::move(copies)));
         device->deadline_ns_ = deadline;
-        device->in_use_ = in_use;
         device->name_ = std::move(*announced);
         return device;
     }
     return std::unexpected(last);
 }
 
-XdpDevice::XdpDevice(XdpConfig config, Steering steering, std::unique_ptr<CopyRings> copies)
-    : config_(std::move(config)), rings_(std::move(copies)), steering_(std::move(steering)) {
+XdpDevice::XdpDevice(XdpConfig config, Found found, Steering steering, std::unique_ptr<CopyRings> copies)
+    : config_(std::move(config)),
+      found_(std::move(found)),
+      rings_(std::move(copies)),
+      steering_(std::move(steering)) {
     copies_ = rings_.get();
     const Plan plan(config_, mode());
     config_.queues = plan.queues;
@@ -120,9 +129,10 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering, std::unique_ptr<CopyRi
     attr_.ifindex = config_.ifindex;
     attr_.mac = config_.mac;
     attr_.mtu = config_.mtu;
-    // A small chunk holds a whole frame of an ordinary Ethernet; larger frames come in several large ones.
-    attr_.chunk_size =
-        copies_ != nullptr || config_.mtu + 14 + kHeadroom <= kSmallChunk ? kSmallChunk : kLargeChunk;
+    // A small chunk holds a whole frame of an ordinary Ethernet; larger frames come in several large ones. A
+    // driver without copies may use whole KiB of a chunk alone (igb): one of a small one.
+    const bool small = !found_.may_avoid_copies && config_.mtu + 14 + kHeadroom <= kSmallChunk;
+    attr_.chunk_size = copies_ != nullptr || small ? kSmallChunk : kLargeChunk;
     attr_.rx_offset = kHeadroom;
     attr_.tx_headroom = kTxHeadroom;
     attr_.max_send_sge = kMaxSendSge;
@@ -197,10 +207,12 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
                   .tx_size = attr_.max_send_wr,
                   .fill_size = copies ? kUnusedRing : fill_per_queue_,
                   .completion_size = std::bit_ceil(attr_.max_send_wr + attr_.further_send)};
-    const bool one_chunk = config_.mtu + 14 + kHeadroom <= attr_.chunk_size;
+    std::uint32_t room = attr_.chunk_size - kHeadroom;
+    if (found_.may_avoid_copies) room = room / kDriversUnit * kDriversUnit;
+    const bool one_chunk = config_.mtu + 14 <= room;
     // A process that ends gives its sockets up one after the other, and last of all the queue.
     const std::uint64_t deadline = std::max(deadline_ns_, clock::monotonic_ns() + config_.patience_ns);
-    const std::vector<std::uint16_t> ways = ways_to_bind(config_.zero_copy, one_chunk);
+    const std::vector<std::uint16_t> ways = ways_to_bind(found_.may_avoid_copies, one_chunk);
     if (copies) copies_->use_posted(queues_.front()->fill);
     for (unsigned q = 0; q < config_.queues; q++) {
         if (q != 0) {
@@ -238,8 +250,10 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
             copies ? copies_->open(0, socket.rx, 0, rx_per_queue_) : steering_.set_socket(0, q, socket.fd());
         if (!set) return std::unexpected(set.error());
     }
-    // Without copies it is the driver that heeds the metadata, or does not: in doubt the ring sums.
-    if (zero_copy_ && attr_.tx_checksum && !net::xsk_checksum(config_.ifindex)) attr_.tx_checksum = false;
+    // Without copies the driver heeds the metadata, or does not. With copies the kernel does so, but tells
+    // drivers no protocol, which many read, and before 6.18 it does not for virtio_net. In doubt the ring
+    // sums.
+    if (!(zero_copy_ ? found_.driver_sums : config_.inside)) attr_.tx_checksum = false;
     if (auto opened = open_channel(); !opened) return std::unexpected(opened.error());
     if (shared_ != nullptr) shared_->set_completions(queues_.front()->completion);
     // There may be fewer queues than were asked for.
@@ -257,15 +271,13 @@ std::string XdpDevice::details() const {
     const char* const way = mode() == Mode::drv   ? (zero_copy_ ? "native XDP without copies" : "native XDP")
                             : mode() == Mode::skb ? "generic XDP"
                                                   : "tcx";
-    std::string text = driver.empty() ? std::string() : fmt::format("driver {}, ", driver);
-    text += fmt::format("{}, checksums by {}, ", way, by);
     // The tcx program takes the frames of all queues to one ring.
-    text += copies_ != nullptr ? std::string("all queues")
-                               : fmt::format("{} of {} queues", queues_.size(), in_use_);
-    text +=
-        fmt::format(", {} frames to receive, {} to send", rx_per_queue_ * queues_.size(), attr_.max_send_wr);
-    if (!config_.refusal.empty()) text += fmt::format("; {}", config_.refusal);
-    return text;
+    const std::string queues =
+        copies_ != nullptr ? "all" : fmt::format("{} of {}", queues_.size(), found_.queues);
+    return fmt::format("{}{}{}{}, checksums by {}, {} queues, {} frames to receive, {} to send{}{}",
+                       driver.empty() ? "" : "driver ", driver, driver.empty() ? "" : ", ", way, by, queues,
+                       rx_per_queue_ * queues_.size(), attr_.max_send_wr, found_.refusal.empty() ? "" : "; ",
+                       found_.refusal);
 }
 
 Result<Flow*> XdpDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t) {

@@ -31,7 +31,6 @@ struct XdpConfig {
     MacAddress mac{};
     std::uint32_t mtu = 1500;
     unsigned queues = 1;              // receive queues of the netdev
-    std::string refusal;              // open() sets it: why the driver has no native XDP
     std::vector<Mode> modes;          // to try, in order
     std::uint32_t rx_entries = 8192;  // in all queues together; rounded down to powers of two
     std::uint32_t tx_entries = 2048;
@@ -82,7 +81,14 @@ class XdpDevice final : public XdpSender {
     bool inside() const noexcept { return config_.inside; }
 
   private:
-    XdpDevice(XdpConfig config, Steering steering, std::unique_ptr<CopyRings> copies);
+    // What open() learned of the netdev.
+    struct Found {
+        std::string refusal;  // why the driver has no native XDP
+        unsigned queues = 0;  // receive queues in use
+        bool may_avoid_copies = false;
+        bool driver_sums = false;  // when it avoids copies
+    };
+    XdpDevice(XdpConfig config, Found found, Steering steering, std::unique_ptr<CopyRings> copies);
 
     static int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
     static int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
@@ -97,6 +103,7 @@ class XdpDevice final : public XdpSender {
     void wake_drivers() noexcept;
 
     XdpConfig config_;
+    Found found_;
     std::unique_ptr<CopyRings> rings_;  // copies_
     Steering steering_;
     std::function<void()> on_freed_;
@@ -107,7 +114,6 @@ class XdpDevice final : public XdpSender {
     Receives receives_;
     std::unique_ptr<SharedPool> shared_;  // pool_
     unsigned opened_ = 1;                 // devices on it
-    unsigned in_use_ = 0;                 // queues of the netdev at the opening
     bool zero_copy_ = false;
 };
 

@@ -101,27 +101,15 @@ Result<void> Xsk::open_with_umem(void* memory, std::size_t length, std::uint32_t
     reg.addr = reinterpret_cast<std::uintptr_t>(memory);
     reg.len = length;
     reg.chunk_size = chunk;
-    // Newest interface first: flag and length (6.11), length alone (6.8), neither. Older kernels do not read
-    // the length, so they alone take one that cannot be.
-    constexpr std::uint32_t kImpossible = 1;
-    struct Attempt {
-        std::uint32_t flags, metadata;
-        socklen_t size;
-    };
-    const Attempt attempts[] = {{XDP_UMEM_TX_METADATA_LEN, sizeof(TxMetadata), sizeof reg},
-                                {0, kImpossible, sizeof reg},
-                                {0, sizeof(TxMetadata), sizeof reg},
-                                {0, 0, offsetof(UmemReg, tx_metadata_len)}};
-    int error = 0;
-    for (const Attempt& a : attempts) {
-        reg.flags = a.flags;
-        reg.tx_metadata_len = a.metadata;
-        if (os::setsockopt(fd(), SOL_XDP, XDP_UMEM_REG, &reg, a.size) == 0) {
-            metadata = a.metadata == sizeof(TxMetadata);
-            return {};
-        }
+    reg.tx_metadata_len = sizeof(TxMetadata);
+    // Kernels before 6.11 refuse the flag. Without it they ignore the length, or do not, so they get none.
+    int error = EINVAL;
+    for (reg.flags = XDP_UMEM_TX_METADATA_LEN; error == EINVAL; reg.flags = 0) {
+        metadata = reg.flags != 0;
+        const socklen_t size = metadata ? sizeof reg : offsetof(UmemReg, tx_metadata_len);
+        if (os::setsockopt(fd(), SOL_XDP, XDP_UMEM_REG, &reg, size) == 0) return {};
         error = errno;
-        if (error != EINVAL) break;
+        if (!metadata) break;
     }
     return fail(error, fmt::format("XDP_UMEM_REG of {} KiB: {}", length / 1024, strerror(error)));
 }

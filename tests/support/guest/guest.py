@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Debian's kernel, booted in QEMU, with drivers and devices that the host does not have.
+"""A kernel of Debian's, booted in QEMU, with drivers and devices that the host does not have.
 
-The kernel package is downloaded and unpacked below the build directory, nothing is installed. The guest sees
+The kernel is downloaded and unpacked below the build directory, nothing is installed. The guest sees
 the host's root file system read-only over 9p, so every program of the host and of the build directory runs
 there under the same path; what it writes goes to a directory of results, over 9p as well.
 
@@ -9,19 +9,33 @@ A suite (Suite) says which modules and which devices its guest has, and has a sc
 boot runs a list of steps, one after the other. KVM is not used: everything is emulated, so only functions can
 be tested there, never speed.
 """
-import ctypes
 import dataclasses
 import fcntl
+import lzma
 import os
 import pathlib
 import shlex
 import shutil
-import signal
 import subprocess
 import time
 
+from debian import Failure, Release, die_with_parent, run
+
 HERE = pathlib.Path(__file__).resolve().parent
 KERNEL_PACKAGE = "linux-image-amd64"         # depends on the current kernel's package
+# Of a kernel's hundreds of megabytes: boot/, and of lib/modules/VERSION/ what the suites' devices need.
+KERNEL_FILES = ("vmlinuz", "modules.*", "kernel/fs/9p/*", "kernel/fs/configfs/*", "kernel/fs/fscache/*",
+                "kernel/fs/netfs/*", "kernel/net/9p/*", "kernel/net/core/failover.*", "kernel/net/ipv4/*",
+                "kernel/net/ipv6/*", "kernel/net/tls/*", "kernel/lib/*", "kernel/crypto/*",
+                "kernel/arch/x86/crypto/*", "kernel/drivers/virtio/*", "kernel/drivers/infiniband/core/*",
+                "kernel/drivers/infiniband/sw/*", "kernel/drivers/i2c/*", "kernel/drivers/dca/*",
+                "kernel/drivers/net/veth.*", "kernel/drivers/net/virtio_net.*",
+                "kernel/drivers/net/net_failover.*", "kernel/drivers/net/mii.*",
+                "kernel/drivers/net/bonding/*", "kernel/drivers/net/vmxnet3/*",
+                "kernel/drivers/net/ethernet/intel/e1000e/*", "kernel/drivers/net/ethernet/intel/igb/*",
+                "kernel/drivers/net/ethernet/intel/libeth/*", "kernel/drivers/net/ethernet/realtek/8139*")
+# The emulator of another release, and what it reads.
+QEMU_PACKAGES = ("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios")
 MODULES = ("virtio_pci", "9pnet_virtio", "9p")    # of each guest
 # Program that must be there, the Debian package that has it.
 NEEDED = (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("cpio", "cpio"),
@@ -34,16 +48,15 @@ GUEST_SECONDS = 480
 @dataclasses.dataclass(frozen=True)
 class Suite:
     """What a suite's guest is. `script` runs in it (steps.sh); `modules` are loaded before; `devices` are
-    further words for QEMU. `programs` and `files` must be there, each with the Debian package that has it."""
+    further words for QEMU. `programs` and `files` must be there, each with the Debian package that has it.
+    `kernel` and `emulator` are of that release of Debian, by default of the machine's."""
     script: pathlib.Path
     modules: tuple
     devices: tuple = ()
     programs: tuple = ()
     files: tuple = ()
-
-
-class Failure(Exception):
-    """The guest could not be prepared or did not run to its end; the text says why."""
+    kernel: str = ""
+    emulator: str = ""
 
 
 @dataclasses.dataclass
@@ -75,20 +88,6 @@ class Output:
     seconds: float = 0   # of the whole step
 
 
-def die_with_parent():
-    """Runs in the child: a killed test leaves no QEMU behind."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def run(*command, cwd=None, stdin=None, timeout=120):
-    done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, timeout=timeout,
-                          preexec_fn=die_with_parent)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()
-        raise Failure(f"{' '.join(map(str, command))}: {said}")
-    return done.stdout
-
-
 def find_programs(needed, files):
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     found = {program: shutil.which(program, path=path) for program, _ in needed}
@@ -100,15 +99,6 @@ def find_programs(needed, files):
     return found
 
 
-def kernel_package():
-    """The name of the package with today's kernel."""
-    for line in run("apt-cache", "depends", KERNEL_PACKAGE).decode().splitlines():
-        words = line.split()
-        if words[:1] == ["Depends:"] and words[1].startswith("linux-image-"):
-            return words[1]
-    raise Failure(f"apt knows no package {KERNEL_PACKAGE}: apt-get update, or not Debian")
-
-
 class Guest:
     def __init__(self, build_directory, suite):
         """Failure names what is missing."""
@@ -117,61 +107,58 @@ class Guest:
         self.cache = pathlib.Path(build_directory).resolve() / "guest"
         self.cache.mkdir(parents=True, exist_ok=True)
 
-    # The kernel is unpacked once for a build directory, while other suites wait; the initramfs is made once
-    # for a suite and a version of its files and these.
+    # Kernel and emulator are unpacked once for a build directory, while other suites wait; the initramfs is
+    # made once for a suite and a version of its files and these.
     def prepare(self):
         with open(self.cache / "lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            kernels = sorted(self.cache.glob("kernel/boot/vmlinuz-*"))
-            if not kernels:
-                self.unpack_kernel()
-                kernels = sorted(self.cache.glob("kernel/boot/vmlinuz-*"))
-        self.kernel = kernels[-1]
-        self.initramfs = self.cache / f"{self.suite.script.parent.name}.cpio"
+            tree = self.unpacked("kernel", self.suite.kernel, self.unpack_kernel)
+            self.kernel = next(tree.rglob("vmlinuz*"))
+            self.modules = next(tree.rglob("modules.dep")).parent
+            if self.suite.emulator:
+                self.emulator = self.unpacked("qemu", self.suite.emulator, self.unpack_emulator)
+        self.initramfs = self.cache / f"{self.suite.script.parent.name}{self.suite.kernel}.cpio"
         sources = (pathlib.Path(__file__), HERE / "init.sh", self.suite.script, self.kernel)
         if not self.initramfs.exists() or self.initramfs.stat().st_mtime < max(f.stat().st_mtime
                                                                                for f in sources):
-            self.make_initramfs(self.kernel.name.removeprefix("vmlinuz-"))
+            self.make_initramfs()
 
-    def unpack_kernel(self):
-        package = kernel_package()
-        try:
-            run("apt-get", "download", package, cwd=self.cache, timeout=300)
-        except Failure as failure:
-            raise Failure(f"the kernel's package cannot be downloaded: {failure}") from failure
-        archive = next(self.cache.glob(f"{package}_*.deb"))
-        partial = self.cache / "kernel.part"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        # Only what may be needed of 400 MB.
-        wanted = ("./boot/vmlinuz-*", "./lib/modules/*/modules.*",
-                  "./lib/modules/*/kernel/drivers/infiniband/core/*",
-                  "./lib/modules/*/kernel/drivers/infiniband/sw/*", "./lib/modules/*/kernel/drivers/virtio/*",
-                  "./lib/modules/*/kernel/drivers/net/veth.ko",
-                  "./lib/modules/*/kernel/drivers/net/virtio_net.ko",
-                  "./lib/modules/*/kernel/drivers/net/net_failover.ko",
-                  "./lib/modules/*/kernel/net/core/failover.ko",
-                  "./lib/modules/*/kernel/drivers/net/bonding/*", "./lib/modules/*/kernel/net/tls/*",
-                  "./lib/modules/*/kernel/drivers/net/ethernet/intel/e1000e/*",
-                  "./lib/modules/*/kernel/drivers/net/ethernet/realtek/8139*",
-                  "./lib/modules/*/kernel/drivers/net/mii.ko",
-                  "./lib/modules/*/kernel/drivers/net/vmxnet3/*",
-                  "./lib/modules/*/kernel/fs/9p/*",
-                  "./lib/modules/*/kernel/fs/configfs/*",
-                  "./lib/modules/*/kernel/fs/fscache/*", "./lib/modules/*/kernel/fs/netfs/*",
-                  "./lib/modules/*/kernel/net/9p/*", "./lib/modules/*/kernel/net/ipv4/*",
-                  "./lib/modules/*/kernel/net/ipv6/*", "./lib/modules/*/kernel/lib/*",
-                  "./lib/modules/*/kernel/crypto/*", "./lib/modules/*/kernel/arch/x86/crypto/*")
-        run("sh", "-c", 'dpkg-deb --fsys-tarfile "$0" | tar -x --wildcards -f - "$@"', archive, *wanted,
-            cwd=partial)
-        version = next(partial.glob("boot/vmlinuz-*")).name.removeprefix("vmlinuz-")
-        run(self.programs["depmod"], "-b", partial, version)
-        archive.unlink()
-        shutil.rmtree(self.cache / "kernel", ignore_errors=True)
-        partial.rename(self.cache / "kernel")
+    def unpacked(self, what, release, unpack):
+        """The directory with it, which `unpack` fills when there is none."""
+        tree = self.cache / f"{what}{release}"
+        if not tree.exists():
+            partial = tree.with_suffix(".part")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            unpack(Release(self.cache, release), partial)
+            partial.rename(tree)
+        return tree
 
-    def make_initramfs(self, version):
-        modules = self.cache / "kernel/lib/modules" / version
+    def unpack_kernel(self, release, tree):
+        image = next((name for name in release.depends(KERNEL_PACKAGE) if name.startswith("linux-image-")),
+                     None)
+        if image is None:
+            raise Failure(f"apt knows no package {KERNEL_PACKAGE}: apt-get update, or not Debian")
+        # Newer releases have a package for each part of a kernel.
+        parts = [name for name in release.depends(image)
+                 if name.startswith(("linux-modules-", "linux-binary-", "linux-base-"))]
+        patterns = ["boot/vmlinuz-*"]
+        patterns += [f"{top}lib/modules/*/{file}" for top in ("", "usr/") for file in KERNEL_FILES]
+        for package in parts or [image]:
+            release.unpack(package, tree, patterns)
+        if not (tree / "lib").exists():
+            (tree / "lib").symlink_to("usr/lib")
+        version = next(tree.glob("lib/modules/*")).name
+        run(self.programs["depmod"], "-b", tree, version)
+
+    @staticmethod
+    def unpack_emulator(release, tree):
+        for package in QEMU_PACKAGES:
+            release.unpack(package, tree, ("usr/bin/qemu-system-x86_64", "usr/share/qemu/*",
+                                           "usr/share/seabios/*"))
+
+    def make_initramfs(self):
+        modules = self.modules
         needs = {}
         for line in (modules / "modules.dep").read_text().splitlines():
             path, others = line.split(":")
@@ -183,7 +170,7 @@ class Guest:
                 continue
             path = next((p for p in needs if pathlib.Path(p).name.split(".")[0] == name), None)
             if path is None:
-                raise Failure(f"kernel {version} has no module {name}")
+                raise Failure(f"{self.kernel.name} has no module {name}")
             # modules.dep lists the dependencies so that the last is to be loaded first.
             for module in [*reversed(needs[path]), path]:
                 if module not in ordered:
@@ -197,9 +184,13 @@ class Guest:
             raise Failure(f"{self.programs['busybox']} needs libraries: install busybox-static")
         shutil.copy(HERE / "init.sh", tree / "init")
         (tree / "init").chmod(0o755)
-        for module in ordered:
-            shutil.copy(modules / module, tree / "modules")
-        (tree / "modules/order").write_text("".join(pathlib.Path(m).name + "\n" for m in ordered))
+        # busybox loads no module that is compressed.
+        plain = [pathlib.Path(module).name.removesuffix(".xz") for module in ordered]
+        for module, name in zip(ordered, plain):
+            content = (modules / module).read_bytes()
+            (tree / "modules" / name).write_bytes(lzma.decompress(content) if module.endswith(".xz")
+                                                  else content)
+        (tree / "modules/order").write_text("".join(name + "\n" for name in plain))
         names = b"\0".join(str(p.relative_to(tree)).encode() for p in sorted(tree.rglob("*")))
         archive = run(self.programs["cpio"], "--null", "-o", "-H", "newc", "--quiet", cwd=tree, stdin=names)
         self.initramfs.write_bytes(archive)
@@ -244,7 +235,11 @@ class Guest:
     def boot(self, results, seconds):
         console = results / "console"
         share = "security_model=none,multidevs=remap"
-        command = [self.programs["qemu-system-x86_64"], "-accel", "tcg,thread=multi", "-machine", "q35",
+        emulator = [self.programs["qemu-system-x86_64"]]
+        if self.suite.emulator:
+            usr = self.emulator / "usr"
+            emulator = [usr / "bin/qemu-system-x86_64", "-L", usr / "share/qemu", "-L", usr / "share/seabios"]
+        command = [*emulator, "-accel", "tcg,thread=multi", "-machine", "q35",
                    "-cpu", "max",
                    "-smp", "2", "-m", "768", "-nodefaults", "-no-user-config", "-display", "none",
                    "-no-reboot",
@@ -256,8 +251,7 @@ class Guest:
                               f"guest_script={self.suite.script}"]
         begin = time.monotonic()
         qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT,
-                                preexec_fn=die_with_parent)
+                                stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
         try:
             said, _ = qemu.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:

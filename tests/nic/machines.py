@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The guests of the suite: kernels, devices, and how the library works on each.
+
+A wire connects the devices of two namespaces, WIRE.a and WIRE.b (guest.sh). The same conversation
+(tests/apps/talk.cpp) goes over it on the kernel alone, with the library at the client, and with it at the
+server.
+"""
+import dataclasses
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support" / "guest"))
+import guest  # noqa: E402
+
+# Debian's releases with newer kernels, and with an emulator that has igb (QEMU 8).
+BACKPORTS, NEXT_BACKPORTS = "bookworm-backports", "trixie-backports"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wire:
+    """`number` is in its addresses; `library` is for each side with the library what it says of its
+    interface. `midst` happens in the middle of a conversation, in the client's namespace; `after` before the
+    next one."""
+    number: int
+    library: dict
+    devices: tuple = ()
+    midst: str = ""
+    after: str = ""
+
+
+def pair(number, *models):
+    """A hub is a wire between two devices of the guest."""
+    words = ()
+    for side, model in enumerate(models, 1):
+        name = f"port{number}.{side}"
+        words += ("-netdev", f"hubport,id={name},hubid={number}",
+                  "-device", f"{model},netdev={name},romfile=,mac=52:54:00:00:0{number}:0{side}")
+    return words
+
+
+WIRES = {
+    "virtio": Wire(1, {"a": "eth0 .*driver virtio_net, native XDP, ", "b": "eth0 .*generic XDP, "},
+                   pair(1, "virtio-net-pci", "e1000e")),
+    "vmxnet3": Wire(2, {"a": "eth0 .*driver vmxnet3, ", "b": "eth0 .*driver 8139cp, generic XDP, "},
+                    pair(2, "vmxnet3", "rtl8139")),
+    "backup": Wire(3, {"a": "bond0 .*driver bonding, generic XDP, "},
+                   midst="ip link set port0 down", after="ip link set port0 up"),
+    "lacp": Wire(4, {"a": "bond0 .*driver bonding, generic XDP, "},
+                 midst="ip link set port1 down", after="ip link set port1 up"),
+    # Without copies both since Linux 6.14; virtio if the device is told of an IOMMU.
+    "igb": Wire(5, {"a": "eth0 .*driver igb, native XDP without copies, ",
+                    "b": "eth0 .*driver virtio_net, native XDP without copies, "},
+                pair(5, "igb", "virtio-net-pci,iommu_platform=on,disable-legacy=on")),
+}
+# Guest: kernel, emulator (releases), wires.
+GUESTS = {
+    "guest": ("", "", ("virtio", "vmxnet3", "backup", "lacp")),
+    "newest": (NEXT_BACKPORTS, BACKPORTS, ("igb",)),
+    "backports": (BACKPORTS, BACKPORTS, ("virtio", "vmxnet3", "backup", "lacp", "igb")),
+}
+MODULES = {"virtio": ("virtio_net", "e1000e"), "vmxnet3": ("vmxnet3", "8139cp"), "igb": ("igb", "virtio_net")}
+
+
+def words(name, wire):
+    """For each side of the guest's wire what the log says there."""
+    newest = GUESTS[name][0] == NEXT_BACKPORTS
+    return {side: text if newest else text.replace(" without copies", "")
+            for side, text in WIRES[wire].library.items()}
+
+
+def suite(name):
+    kernel, emulator, wires = GUESTS[name]
+    devices = sum((WIRES[wire].devices for wire in wires), ())
+    modules = dict.fromkeys(("veth", "bonding", *sum((MODULES.get(wire, ()) for wire in wires), ())))
+    return guest.Suite(HERE / "guest.sh", tuple(modules), devices=devices, kernel=kernel, emulator=emulator)
