@@ -21,12 +21,13 @@ BACKPORTS, NEXT_BACKPORTS = "bookworm-backports", "trixie-backports"
 class Wire:
     """`number` is in its addresses; `library` is for each side with the library what it says of its
     interface. `midst` happens in the middle of a conversation, in the client's namespace; `after` before the
-    next one."""
+    next one. `begins_anew`: side a loses its link for a while when an XDP program comes or goes."""
     number: int
     library: dict
     devices: tuple = ()
     midst: str = ""
     after: str = ""
+    begins_anew: bool = False
 
 
 def pair(number, *models):
@@ -51,8 +52,19 @@ WIRES = {
     # Without copies both since Linux 6.14; virtio if the device is told of an IOMMU.
     "igb": Wire(5, {"a": "eth0 .*driver igb, native XDP without copies, ",
                     "b": "eth0 .*driver virtio_net, native XDP without copies, "},
-                pair(5, "igb", "virtio-net-pci,iommu_platform=on,disable-legacy=on")),
+                pair(5, "igb", "virtio-net-pci,iommu_platform=on,disable-legacy=on"), begins_anew=True),
 }
+# What happens in the middle of a conversation, to the client's interface: {address} is its own.
+EVENTS = {
+    "link": "ip link set eth0 down; sleep 1; ip link set eth0 up",
+    "mtu": "ip link set eth0 mtu 1280; sleep 1; ip link set eth0 mtu 1500",
+    "address": "ip addr del {address}/24 dev eth0; sleep 1; ip addr add {address}/24 dev eth0",
+    "queues": "ethtool -L eth0 combined 1; sleep 1; ethtool -L eth0 combined 2",
+}
+# Wire: what its device has no setting for.
+WITHOUT = {"virtio": ("queues",), "vmxnet3": ("queues",)}
+# After link and MTU the driver runs no XDP program any more (6.12): the kernel has the datagrams.
+PROGRAM_LOST = ("vmxnet3",)
 # Guest: kernel, emulator (releases), wires.
 GUESTS = {
     "guest": ("", "", ("virtio", "vmxnet3", "backup", "lacp")),
@@ -73,4 +85,5 @@ def suite(name):
     kernel, emulator, wires = GUESTS[name]
     devices = sum((WIRES[wire].devices for wire in wires), ())
     modules = dict.fromkeys(("veth", "bonding", *sum((MODULES.get(wire, ()) for wire in wires), ())))
-    return guest.Suite(HERE / "guest.sh", tuple(modules), devices=devices, kernel=kernel, emulator=emulator)
+    return guest.Suite(HERE / "guest.sh", tuple(modules), devices=devices, kernel=kernel, emulator=emulator,
+                       programs=(("ethtool", "ethtool"),))
