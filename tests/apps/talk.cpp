@@ -2,12 +2,13 @@
 // One end of a conversation over TCP and UDP, which checks each byte. A guest in an emulator runs it, so it
 // starts quickly.
 //
-//   talk server ADDRESS
-//   talk client ADDRESS EACH SIZE,SIZE,... [COMMAND]
+//   talk server ADDRESS[:PORT]
+//   talk client ADDRESS[:PORT] EACH SIZE,SIZE,... [COMMAND]
 //
 // The server answers with what it gets, to one client. The client sends EACH messages of each size, one after
-// the other, and prints as JSON how many came back whole, and which datagrams did not. COMMAND, for a shell,
-// runs in the middle, without a library that is preloaded here. Both print how many datagrams the kernel had.
+// the other (over TCP alone what no datagram holds), and prints as JSON how many came back whole, and which
+// datagrams did not. COMMAND, for a shell, runs in the middle, without a library that is preloaded here. Both
+// print how many datagrams the kernel had.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -25,10 +26,11 @@
 
 namespace {
 
-constexpr in_port_t kPort = 7000;
+constexpr int kPort = 7000;
 constexpr int kConnectSeconds = 60;  // until a connection is there
 constexpr int kAnswerSeconds = 3;    // for a datagram's answer
 constexpr int kSegmentSeconds = 60;  // for what TCP brings
+constexpr int kLongestDatagram = 65507;
 constexpr int kLongestFrame = 1472;  // a longer datagram is several frames
 
 using Bytes = std::vector<char>;
@@ -44,8 +46,11 @@ void check(bool good, const char* what) {
 sockaddr_in address_of(const char* text) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_port = htons(kPort);
-    check(inet_pton(AF_INET, text, &address.sin_addr) == 1, text);
+    const std::string both = text;
+    const std::size_t colon = both.find(':');
+    const int port = colon == both.npos ? kPort : atoi(both.c_str() + colon + 1);
+    address.sin_port = htons(static_cast<in_port_t>(port));
+    check(inet_pton(AF_INET, both.substr(0, colon).c_str(), &address.sin_addr) == 1, text);
     return address;
 }
 int connect_to(int fd, const sockaddr_in& to) {
@@ -188,6 +193,7 @@ int talk(const char* text, int each, const char* list, const char* command) {
         for (const int size : sizes) {
             const Bytes bytes = content(size, number);
             whole += comes_back(stream, bytes) ? 1 : 0;
+            if (size > kLongestDatagram) continue;
             longer += size > kLongestFrame ? 1 : 0;
             if (!datagram_comes_back(datagrams, bytes))
                 lost += (lost.empty() ? "" : ", ") + std::to_string(size);
@@ -205,6 +211,6 @@ int main(int argc, char** argv) {
     if (argc == 3 && strcmp(argv[1], "server") == 0) return serve(argv[2]);
     if ((argc == 5 || argc == 6) && strcmp(argv[1], "client") == 0)
         return talk(argv[2], atoi(argv[3]), argv[4], argv[5]);
-    fprintf(stderr, "usage: talk server ADDRESS | talk client ADDRESS EACH SIZES [COMMAND]\n");
+    fprintf(stderr, "usage: talk server ADDRESS[:PORT] | talk client ADDRESS[:PORT] EACH SIZES [COMMAND]\n");
     return 2;
 }

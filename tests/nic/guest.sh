@@ -55,6 +55,7 @@ wire_of() {
 wire_of virtio 1
 wire_of vmxnet3 2
 wire_of igb 5
+wire_of offloads 6
 bond backup 3 mode active-backup
 bond lacp 4 mode 802.3ad lacp_rate fast xmit_hash_policy layer3+4
 run_steps

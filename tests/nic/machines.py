@@ -7,6 +7,7 @@ server.
 """
 import dataclasses
 import pathlib
+import re
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -30,12 +31,16 @@ class Wire:
     begins_anew: bool = False
 
 
-def pair(number, *models):
-    """A hub is a wire between two devices of the guest."""
+def pair(number, *models, taps=False):
+    """A hub is a wire between two devices of the guest. Two taps are one, too: by a bridge of the emulator's
+    host, which takes super-frames and partial sums."""
     words = ()
     for side, model in enumerate(models, 1):
         name = f"port{number}.{side}"
-        words += ("-netdev", f"hubport,id={name},hubid={number}",
+        backend = f"hubport,hubid={number}"
+        if taps:
+            backend = f"tap,ifname=tap{number}.{side},script=no,downscript=no"
+        words += ("-netdev", f"{backend},id={name}",
                   "-device", f"{model},netdev={name},romfile=,mac=52:54:00:00:0{number}:0{side}")
     return words
 
@@ -53,25 +58,32 @@ WIRES = {
     "igb": Wire(5, {"a": "eth0 .*driver igb, native XDP without copies, ",
                     "b": "eth0 .*driver virtio_net, native XDP without copies, "},
                 pair(5, "igb", "virtio-net-pci,iommu_platform=on,disable-legacy=on"), begins_anew=True),
+    # A host that offloads, as clouds have it. One that lets the guest switch nothing off refuses native XDP.
+    "offloads": Wire(6, {"a": "eth0 .*driver virtio_net, native XDP, ",
+                         "b": "eth0 are (served by the kernel: .*GRO_HW|offloaded by .*tcx, )"},
+                     pair(6, "virtio-net-pci", "virtio-net-pci,ctrl_guest_offloads=off", taps=True)),
 }
-# What happens in the middle of a conversation, to the client's interface: {address} is its own.
+# What happens in the middle of a conversation, to the client's interface: {address} is its own. The peer has
+# servers for two more clients: one without the library, and a second process with it.
 EVENTS = {
     "link": "ip link set eth0 down; sleep 1; ip link set eth0 up",
     "mtu": "ip link set eth0 mtu 1280; sleep 1; ip link set eth0 mtu 1500",
     "address": "ip addr del {address}/24 dev eth0; sleep 1; ip addr add {address}/24 dev eth0",
     "queues": "ethtool -L eth0 combined 1; sleep 1; ethtool -L eth0 combined 2",
+    "others": "{talk} client {peer}:7001 2 1,1000 && LD_PRELOAD={library} {talk} client {peer}:7002 2 1,1000",
 }
 # Wire: what its device has no setting for.
-WITHOUT = {"virtio": ("queues",), "vmxnet3": ("queues",)}
+WITHOUT = {"virtio": ("queues",), "vmxnet3": ("queues",), "offloads": ("queues",)}
 # After link and MTU the driver runs no XDP program any more (6.12): the kernel has the datagrams.
 PROGRAM_LOST = ("vmxnet3",)
 # Guest: kernel, emulator (releases), wires.
 GUESTS = {
-    "guest": ("", "", ("virtio", "vmxnet3", "backup", "lacp")),
-    "newest": (NEXT_BACKPORTS, BACKPORTS, ("igb",)),
-    "backports": (BACKPORTS, BACKPORTS, ("virtio", "vmxnet3", "backup", "lacp", "igb")),
+    "guest": ("", "", ("virtio", "vmxnet3", "backup", "lacp", "offloads")),
+    "newest": (NEXT_BACKPORTS, BACKPORTS, ("igb", "offloads")),
+    "backports": (BACKPORTS, BACKPORTS, ("virtio", "vmxnet3", "backup", "lacp", "igb", "offloads")),
 }
-MODULES = {"virtio": ("virtio_net", "e1000e"), "vmxnet3": ("vmxnet3", "8139cp"), "igb": ("igb", "virtio_net")}
+MODULES = {"virtio": ("virtio_net", "e1000e"), "vmxnet3": ("vmxnet3", "8139cp"), "igb": ("igb", "virtio_net"),
+           "offloads": ("virtio_net",)}
 
 
 def words(name, wire):
@@ -86,4 +98,5 @@ def suite(name):
     devices = sum((WIRES[wire].devices for wire in wires), ())
     modules = dict.fromkeys(("veth", "bonding", *sum((MODULES.get(wire, ()) for wire in wires), ())))
     return guest.Suite(HERE / "guest.sh", tuple(modules), devices=devices, kernel=kernel, emulator=emulator,
-                       programs=(("ethtool", "ethtool"),))
+                       programs=(("ethtool", "ethtool"),),
+                       taps=tuple(re.findall("ifname=([^,]*)", " ".join(devices))))

@@ -61,8 +61,7 @@ struct XdpDevice::Plan {
 Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
     if (const unsigned used = queues_in_use(config.name); used != 0)
         config.queues = std::min(config.queues, used);
-    Found found;
-    found.queues = config.queues;
+    Found found{.queues = config.queues};
     config.queues = std::clamp(config.queues, 1u, unsigned{STEER_MAX_QUEUES});
     const std::uint64_t deadline = clock::monotonic_ns() + config.patience_ns;
     auto announced = Holder::announce(config.ifindex);
@@ -81,6 +80,11 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
             if (config.mtu > (kMaxSendSge - 1) * std::size_t{STEER_ROOM}) continue;
             const Plan plan(config, mode);
             maps.sizes = {.posted = plan.posted(), .received = plan.received()};
+        }
+        // Generic XDP would have GRO_HW off, too. Where it cannot be, the kernel warns with a back trace.
+        if (mode == Mode::skb && found.refusal.contains("GRO_HW")) {
+            last = {EOPNOTSUPP, found.refusal};
+            continue;
         }
         auto steering = Steering::attach(config.ifindex, config.name, mode, deadline, maps);
         if (!steering) {
@@ -103,7 +107,6 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
         if (!configured) return std::unexpected(configured.error());
         if (mode == Mode::drv) {
             const auto features = net::xsk_features(config.ifindex);
-            // A kernel that cannot be asked may have such a driver.
             found.may_avoid_copies = config.zero_copy && (!features || features->zero_copy);
             found.driver_sums = features && features->checksum;
         }
@@ -129,8 +132,8 @@ XdpDevice::XdpDevice(XdpConfig config, Found found, Steering steering, std::uniq
     attr_.ifindex = config_.ifindex;
     attr_.mac = config_.mac;
     attr_.mtu = config_.mtu;
-    // A small chunk holds a whole frame of an ordinary Ethernet; larger frames come in several large ones. A
-    // driver without copies may use whole KiB of a chunk alone (igb): one of a small one.
+    // A small chunk holds a whole frame of an ordinary Ethernet, but a driver without copies may use whole
+    // KiB alone (igb). Larger frames come in several large ones.
     const bool small = !found_.may_avoid_copies && config_.mtu + 14 + kHeadroom <= kSmallChunk;
     attr_.chunk_size = copies_ != nullptr || small ? kSmallChunk : kLargeChunk;
     attr_.rx_offset = kHeadroom;

@@ -83,10 +83,10 @@ class XdpDevice final : public XdpSender {
   private:
     // What open() learned of the netdev.
     struct Found {
-        std::string refusal;  // why the driver has no native XDP
-        unsigned queues = 0;  // receive queues in use
-        bool may_avoid_copies = false;
-        bool driver_sums = false;  // when it avoids copies
+        std::string refusal;            // why the driver has no native XDP
+        unsigned queues = 0;            // receive queues in use
+        bool may_avoid_copies = false;  // true also where the kernel does not tell
+        bool driver_sums = false;       // when it avoids copies
     };
     XdpDevice(XdpConfig config, Found found, Steering steering, std::unique_ptr<CopyRings> copies);
 

@@ -103,15 +103,14 @@ Result<void> Xsk::open_with_umem(void* memory, std::size_t length, std::uint32_t
     reg.chunk_size = chunk;
     reg.tx_metadata_len = sizeof(TxMetadata);
     // Kernels before 6.11 refuse the flag. Without it they ignore the length, or do not, so they get none.
-    int error = EINVAL;
-    for (reg.flags = XDP_UMEM_TX_METADATA_LEN; error == EINVAL; reg.flags = 0) {
-        metadata = reg.flags != 0;
-        const socklen_t size = metadata ? sizeof reg : offsetof(UmemReg, tx_metadata_len);
+    for (const bool flag : {true, false}) {
+        reg.flags = flag ? XDP_UMEM_TX_METADATA_LEN : 0;
+        metadata = flag;
+        const socklen_t size = flag ? sizeof reg : offsetof(UmemReg, tx_metadata_len);
         if (os::setsockopt(fd(), SOL_XDP, XDP_UMEM_REG, &reg, size) == 0) return {};
-        error = errno;
-        if (!metadata) break;
+        if (errno != EINVAL) break;
     }
-    return fail(error, fmt::format("XDP_UMEM_REG of {} KiB: {}", length / 1024, strerror(error)));
+    return fail(errno, fmt::format("XDP_UMEM_REG of {} KiB: {}", length / 1024, strerror(errno)));
 }
 
 Result<void> Xsk::make_rings(const XskConfig& config) {

@@ -49,7 +49,8 @@ GUEST_SECONDS = 480
 class Suite:
     """What a suite's guest is. `script` runs in it (steps.sh); `modules` are loaded before; `devices` are
     further words for QEMU. `programs` and `files` must be there, each with the Debian package that has it.
-    `kernel` and `emulator` are of that release of Debian, by default of the machine's."""
+    `kernel` and `emulator` are of that release of Debian, by default of the machine's. `taps`, which devices
+    may name, are the ports of a bridge in a network namespace of the emulator's own."""
     script: pathlib.Path
     modules: tuple
     devices: tuple = ()
@@ -57,6 +58,7 @@ class Suite:
     files: tuple = ()
     kernel: str = ""
     emulator: str = ""
+    taps: tuple = ()
 
 
 @dataclasses.dataclass
@@ -232,6 +234,13 @@ class Guest:
         code = text("code").strip()
         return Output(int(code) if code else None, text("out"), text("err"), float(text("seconds") or 0))
 
+    def bridge(self):
+        """Commands for a shell: makes the taps, and becomes the command of its arguments."""
+        lines = ["ip link add bridge type bridge mcast_snooping 0", "ip link set bridge up"]
+        for tap in self.suite.taps:
+            lines += [f"ip tuntap add {tap} mode tap vnet_hdr", f"ip link set {tap} master bridge up"]
+        return "\n".join([*lines, 'exec "$@"'])
+
     def boot(self, results, seconds):
         console = results / "console"
         share = "security_model=none,multidevs=remap"
@@ -249,6 +258,8 @@ class Guest:
                    "-virtfs", f"local,path={results},mount_tag=results,{share}",
                    "-append", f"console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on "
                               f"guest_script={self.suite.script}"]
+        if self.suite.taps:
+            command = ["unshare", "-n", "sh", "-ec", self.bridge(), "sh", *command]
         begin = time.monotonic()
         qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
