@@ -353,8 +353,14 @@ void closed_by_another(Kind kind) {
             Watch w(how);
             w.add(m.fd, POLLIN);
             w.add(n.fd, POLLIN);
-            std::thread other = soon([&] { close(std::exchange(m.fd, -1)); }, 20'000);
-            w.show(name_of(how), 60 * kMsec);
+            std::atomic<bool> begins{false};
+            std::thread other([&] {
+                while (!begins) usleep(200);
+                usleep(40'000);
+                close(std::exchange(m.fd, -1));
+            });
+            begins = true;
+            w.show(name_of(how), 100 * kMsec);
             other.join();
         });
         n.give();
