@@ -85,11 +85,9 @@ long load(const Object& object, const MapNumbers& maps, bpf_attr& attr) {
         const auto place = static_cast<std::int32_t>(r.r_offset / sizeof(bpf_insn));
         bpf_insn& user = program[static_cast<std::size_t>(place)];
         if (const int type = ELF64_ST_TYPE(symbol.st_info); type == STT_FUNC || type == STT_SECTION) {
-            // A function of the program itself: where it begins, from the next instruction. A call counts
-            // these.
-            const bool call = user.code == kCall;
-            const auto begin = static_cast<int>(symbol.st_value) + (call ? 8 * (user.imm + 1) : user.imm);
-            user.src_reg = call ? BPF_PSEUDO_CALL : BPF_PSEUDO_FUNC;
+            // A function of the program itself: where it begins, from the next instruction.
+            const auto begin = static_cast<std::int32_t>(symbol.st_value) + user.imm;
+            user.src_reg = BPF_PSEUDO_FUNC;
             user.imm = begin / static_cast<std::int32_t>(sizeof(bpf_insn)) - place - 1;
             continue;
         }
