@@ -90,10 +90,11 @@ def attempts(log):
     """Test -> for each time ctest ran it, the set of cases that failed: its own name for what failed outside
     of a case."""
     tests = {}
-    parts = re.split(r"^.*?Test +#\d+: (\S+) \.+(.*)$", log, flags=re.MULTILINE)
+    # GoogleTest shows a parameter behind the name: "NAME  # GetParam() = VALUE ....".
+    parts = re.split(r"^.*?Test +#\d+: (\S+).*?((?:Passed|\*\*\*).*)$", log, flags=re.MULTILINE)
     for name, result, output in zip(parts[1::3], parts[2::3], parts[3::3]):
         failed = set()
-        if not re.search(r"Passed|Skipped", result):
+        if not re.match(r"Passed|\*\*\*Skipped", result):
             prefix = DEVICE.match(name)
             # GoogleTest names a failed case twice, once when it ends (with its time) and once in its list.
             cases = re.findall(r"^\[  FAILED  \] ([^ ,]+)(?:, where .*)? \(\d+ ms\)$", output, re.MULTILINE)

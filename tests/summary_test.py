@@ -31,6 +31,8 @@ LOG = """    Test  #3: rdma.Tcp/TcpParity.bind ........***Failed    8.31 sec
     Test  #6: Udp.Ends ........Subprocess aborted***Exception:   0.01 sec
     Test  #6: Udp.Ends ........   Passed   0.01 sec
     Test  #7: Gone ........***Failed   0.01 sec
+    Test  #8: Two/Cases.Same/b  # GetParam() = b c ........***Failed   0.01 sec
+    Test  #8: Two/Cases.Same/b  # GetParam() = b c ........   Passed   0.01 sec
 """
 DOCUMENT = f"""Text.
 
@@ -87,7 +89,7 @@ class Summary(unittest.TestCase):
 
     def test_what_failed_and_then_passed_is_unstable(self):
         self.assertEqual(summary.unstable(LOG),
-                         ["Udp.Ends", "bench.xsk_raw", "rdma.Tcp/TcpParity.Same/bind_c"])
+                         ["Two/Cases.Same/b", "Udp.Ends", "bench.xsk_raw", "rdma.Tcp/TcpParity.Same/bind_c"])
 
     def test_reasons_are_those_of_the_table_and_the_preset(self):
         self.assertEqual(summary.allowed_reasons(DOCUMENT, "asan"), {"not here", "nowhere"})
