@@ -3,12 +3,10 @@
 
 #include <algorithm>
 
-#include "libvma/ring/strays/stray_segments.h"
 #include "libvma/ring/tx_flusher.h"
 #include "libvma/runtime/log.h"
 
 namespace vma::ring {
-
 Result<std::unique_ptr<Ring>> Ring::create(std::unique_ptr<verbs::Device> device, const RingConfig& config) {
     auto ring = std::unique_ptr<Ring>(new Ring(std::move(device), config));
     if (auto started = ring->start(config); !started) return std::unexpected(started.error());
@@ -24,7 +22,7 @@ Ring::Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config)
       events_(rx_, recovery_, config.moderation),
       lane_(config.lane),
       owners_(config.owners),
-      strays_(config.strays) {}
+      strays_(config.strays != nullptr ? *config.strays : no_strays_) {}
 
 Result<void> Ring::start(const RingConfig& config) {
     const verbs::DeviceAttr& attr = device_->attr();
@@ -152,14 +150,6 @@ void Ring::set_sources(net::SourceFilter sources) {
 void Ring::icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept {
     ReceiveLock::Hold hold(rx_.lock());
     rx_.flows().for_each_sink(spec, [&](FrameSink& sink) { sink.icmp_error(*this, error); });
-}
-
-void Ring::want_strays(const verbs::FlowSpec& spec) noexcept {
-    if (strays_ != nullptr) strays_->want(spec);
-}
-
-void Ring::drop_strays(const verbs::FlowSpec& spec) noexcept {
-    if (strays_ != nullptr) strays_->drop(spec);
 }
 
 // ---- state ----

@@ -36,6 +36,7 @@
 #include "libvma/ring/ring_config.h"
 #include "libvma/ring/ring_counters.h"
 #include "libvma/ring/rx_buffer.h"
+#include "libvma/ring/strays/stray_segments.h"
 #include "libvma/ring/tx_queue.h"
 #include "libvma/verbs/device.h"
 
@@ -132,9 +133,8 @@ class Ring {
     void set_sources(net::SourceFilter sources);
     // Tells the sinks of `spec`, if there are any.
     void icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept;
-    // A connection's segments that reach the kernel come here, too, until drop_strays(). Any lock held.
-    void want_strays(const verbs::FlowSpec& spec) noexcept;
-    void drop_strays(const verbs::FlowSpec& spec) noexcept;
+    // Whose segments of connections that reach the kernel come here, too.
+    StraySegments& strays() noexcept { return strays_; }
     // Such a segment: gives a copy to the sink of its flow. `own_rule`: not to that of a rule for all peers.
     // False: there is no such sink.
     bool take_stray(std::span<std::uint8_t> frame, const net::ParsedFrame& parsed, bool own_rule) noexcept {
@@ -281,7 +281,7 @@ class Ring {
     CompletionEvents events_;
     const unsigned lane_;
     const std::shared_ptr<RuleOwners> owners_;
-    StraySegments* const strays_;
+    StraySegments no_strays_, &strays_;
 };
 
 }  // namespace vma::ring

@@ -82,7 +82,7 @@ int Connection::attach() noexcept {
         return -ENOBUFS;
     }
     attached_ = true;
-    ring->want_strays(flow());
+    ring->strays().want(flow());
     ref();  // the rule's; detached() gives it back
     ring_.store(ring, std::memory_order_release);
     ring->expect_stream(true);
@@ -148,7 +148,7 @@ void Connection::leave() noexcept {
                            !tcb_.freeze.frozen() && !tcb_.phase.connecting;
         if (ended) {
             detaching_ = true;
-            ring()->drop_strays(flow());  // what is given to the kernel now must not come back
+            ring()->strays().drop(flow());  // what is given to the kernel now must not come back
         }
         const bool moved = tcb_.freeze.moved();
         lock_.unlock();

@@ -255,10 +255,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     }
     void close_locked(bool reset) noexcept;
     void keep_urgent_locked() noexcept;
-    verbs::FlowSpec flow() const noexcept {
-        return {IPPROTO_TCP, tcb_.ends.local.address.v4(), tcb_.ends.local.port,
-                tcb_.ends.remote.address.v4(), tcb_.ends.remote.port};
-    }
+    verbs::FlowSpec flow() const noexcept { return verbs::FlowSpec::of_tcp(tcb_.ends); }
 
     std::atomic<std::uint32_t> refs_{1};
     std::atomic<ring::Ring*> ring_{nullptr};

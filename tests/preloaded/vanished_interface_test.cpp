@@ -24,6 +24,10 @@ const std::vector<std::string> kAway{">link set veth1 netns A name away1"};
 const std::vector<std::string> kBack{"<link set away1 netns B name veth1",
                                      ">address add 198.18.1.2/24 broadcast + dev veth1",
                                      ">link set veth1 up"};
+// The listener is offloaded again at once. Its connections wait for the route.
+const std::vector<std::string> kBackAlone{"<link set away1 netns B name veth1",
+                                          ">address add 198.18.1.2/32 dev veth1", ">link set veth1 up"};
+const std::vector<std::string> kRoute{">route add 198.18.1.0/24 dev veth1"};
 const std::vector<std::string> kDeleted{">link del veth1"};
 const std::vector<std::string> kMadeAgain{
     ">link add veth1 type veth peer name veth1 netns A", "<address add 198.18.1.1/24 broadcast + dev veth1",
@@ -89,7 +93,7 @@ TEST_P(VanishedInterface, LosesNothing) {
         program.post("talk d 1000 3");
         other.post("answer d 1000 3");
         peer.post("talk c 1000 3");
-        std::this_thread::sleep_for(milliseconds(100));
+        std::this_thread::sleep_for(milliseconds(350));  // longer than the peer's first timeout
         change(cause.end);
         program.post("answer c 1000 3");
         EXPECT_EQ(program.answer(), "talked 3") << program.process().err();
@@ -146,6 +150,8 @@ INSTANTIATE_TEST_SUITE_P(
         Cause{"moved_and_back", kAway, kBack, true}, Cause{"moved_and_back_drv", kAway, kBack, true, "drv"},
         Cause{"moved_and_back_skb", kAway, kBack, true, "skb"},
         Cause{"moved_and_back_at_once", {}, both(kAway, kBack), true},
+        Cause{"moved_and_back_route_later", both(kAway, kBackAlone), kRoute, true},
+        Cause{"moved_and_back_route_later_drv", both(kAway, kBackAlone), kRoute, true, "drv"},
         Cause{"deleted_and_made_again", kDeleted, kMadeAgain, true},
         Cause{"deleted_and_made_again_drv", kDeleted, kMadeAgain, true, "drv"},
         Cause{"down_and_up", {">link set veth1 down"}, {">link set veth1 up"}},

@@ -46,9 +46,12 @@ TEST_F(StrayTuplesTest, AreThereUntilTheyGo) {
     EXPECT_FALSE(listed(flow(1)));
     EXPECT_TRUE(tuples.add(flow(1)));
     EXPECT_TRUE(listed(flow(1)));
+    EXPECT_TRUE(tuples.has(flow(1)));
     EXPECT_FALSE(listed(flow(2)));
+    EXPECT_FALSE(tuples.has(flow(2)));
     tuples.remove(flow(1));
     EXPECT_FALSE(listed(flow(1)));
+    EXPECT_FALSE(tuples.has(flow(1)));
 }
 
 // A connection in TIME_WAIT, and the next one of the same peer.

@@ -41,6 +41,8 @@ class StraySegments {
     void drop(const verbs::FlowSpec& spec) noexcept {
         if (opened()) tuples_.remove(spec);
     }
+    // Is this a connection of the process, on whatever ring? False without open(). Any thread.
+    bool wanted(const verbs::FlowSpec& spec) const noexcept { return opened() && tuples_.has(spec); }
 
   private:
     // A forked child has neither the descriptor nor the memory.

@@ -38,17 +38,27 @@ std::array<stray_bucket*, 2> StrayTuples::buckets_of(const verbs::FlowSpec& s) c
     return {&(*table_)[strays_first(hash)], &(*table_)[strays_second(hash)]};
 }
 
-bool StrayTuples::add(const verbs::FlowSpec& spec) noexcept {
-    const auto buckets = buckets_of(spec);
+stray_tuple* StrayTuples::find(const verbs::FlowSpec& spec) const noexcept {
+    for (stray_bucket* bucket : buckets_of(spec))
+        for (stray_tuple& t : bucket->tuples)
+            if (same(t, spec)) return &t;
+    return nullptr;
+}
+
+bool StrayTuples::has(const verbs::FlowSpec& spec) const noexcept {
     const std::lock_guard guard(lock_);
+    return find(spec) != nullptr;
+}
+
+bool StrayTuples::add(const verbs::FlowSpec& spec) noexcept {
+    const std::lock_guard guard(lock_);
+    if (stray_tuple* there = find(spec); there != nullptr) {
+        set_users(*there, there->users + 1);
+        return true;
+    }
     stray_tuple* free = nullptr;
     std::ptrdiff_t room = 0;
-    for (stray_bucket* bucket : buckets) {
-        for (stray_tuple& t : bucket->tuples) {
-            if (!same(t, spec)) continue;
-            set_users(t, t.users + 1);
-            return true;
-        }
+    for (stray_bucket* bucket : buckets_of(spec)) {
         const std::ptrdiff_t here = std::ranges::count_if(bucket->tuples, [](auto& t) { return !in_use(t); });
         if (here <= room) continue;
         room = here;
@@ -65,11 +75,8 @@ bool StrayTuples::add(const verbs::FlowSpec& spec) noexcept {
 }
 
 void StrayTuples::remove(const verbs::FlowSpec& spec) noexcept {
-    const auto buckets = buckets_of(spec);
     const std::lock_guard guard(lock_);
-    for (stray_bucket* bucket : buckets)
-        for (stray_tuple& t : bucket->tuples)
-            if (same(t, spec)) return set_users(t, t.users - 1);
+    if (stray_tuple* there = find(spec); there != nullptr) set_users(*there, there->users - 1);
 }
 
 }  // namespace vma::ring

@@ -28,11 +28,13 @@ class StrayTuples {
     // buckets are full.
     bool add(const verbs::FlowSpec& spec) noexcept;
     void remove(const verbs::FlowSpec& spec) noexcept;
+    bool has(const verbs::FlowSpec& spec) const noexcept;
 
   private:
+    stray_tuple* find(const verbs::FlowSpec& spec) const noexcept;
     std::array<stray_bucket*, 2> buckets_of(const verbs::FlowSpec& spec) const noexcept;
 
-    Lock lock_;
+    mutable Lock lock_;
     Seeds seeds_{};
     bpf::MappedArray<std::array<stray_bucket, STRAYS_BUCKETS>> table_;
 };

@@ -22,11 +22,6 @@ bool same(const net::Endpoints& a, const net::Endpoints& b) noexcept {
            a.local.address.v4() == b.local.address.v4() && a.local.port == b.local.port;
 }
 
-verbs::FlowSpec flow_of(const net::Endpoints& ends) noexcept {
-    return {IPPROTO_TCP, ends.local.address.v4(), ends.local.port, ends.remote.address.v4(),
-            ends.remote.port};
-}
-
 }  // namespace
 
 struct HalfOpenTable::Block {
@@ -123,12 +118,13 @@ void HalfOpenTable::leave_queue(HalfOpen& e) noexcept {
 }
 
 void HalfOpenTable::want_strays(HalfOpen& entry, ring::Ring& ring) noexcept {
-    ring.want_strays(flow_of(entry.handshake.ends));
+    ring.strays().want(verbs::FlowSpec::of_tcp(entry.handshake.ends));
     entry.strays_by = &ring;
 }
 
 void HalfOpenTable::remove(HalfOpen& entry) noexcept {
-    if (entry.strays_by != nullptr) entry.strays_by->drop_strays(flow_of(entry.handshake.ends));
+    if (entry.strays_by != nullptr)
+        entry.strays_by->strays().drop(verbs::FlowSpec::of_tcp(entry.handshake.ends));
     leave_queue(entry);
     HalfOpen** at = &buckets_[entry.hash_ & (buckets_count_ - 1)];
     while (*at != &entry) at = &(*at)->chain_;

@@ -89,7 +89,9 @@ bool Listener::take(ring::RxBuffer* buffer, const std::uint32_t* iss) noexcept {
     }
     if (overflow || limited || nothing || (segment.flags & TCP_RST)) return false;
     if (syn) return on_syn(segment, iss);
-    return on_cookie(segment) || on_stray(segment);
+    if (on_cookie(segment)) return true;
+    // A connection of this process whose device has failed, and which the kernel has not got yet.
+    return !buffer->ring->strays().wanted(verbs::FlowSpec::of_tcp(segment.ends)) && on_stray(segment);
 }
 
 // A SYN: of somebody new, or one that repeats that of a half-open connection.
@@ -318,7 +320,7 @@ Connection* Listener::make(const Handshake& handshake, const Options& options, c
     return c;
 }
 
-// A segment of no connection: RST, unless the kernel has the connection.
+// A segment of no connection of this ring: RST, unless the kernel or another ring has the connection.
 bool Listener::on_stray(const ArrivedSegment& segment) noexcept {
     if (!(segment.flags & TCP_ACK) || (segment.flags & TCP_RST)) return false;
     // The device leaves the kernel its connections, but this segment may have been in the queue when one was
