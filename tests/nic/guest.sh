@@ -12,36 +12,44 @@ by_mac() {
     done
 }
 
+# Commands of ip, one a line: here, and in each namespace. A process for each command takes the emulator's
+# guest ten seconds.
+here='' hosts=()
+declare -A inside
+
+# host NAME
+host() {
+    here+="netns add $1"$'\n'
+    hosts+=("$1")
+    inside[$1]="link set lo up"$'\n'
+}
+
 # wire NAME NUMBER DEVICE-A DEVICE-B
 wire() {
-    local name=$1 number=$2 side device host=1
+    local name=$1 number=$2 side last=1
     for side in a b; do
-        device=$3
-        ip netns add "$name.$side"
-        ip link set "$device" netns "$name.$side" name eth0
-        ip -n "$name.$side" link set lo up
-        ip -n "$name.$side" addr add "198.18.$number.$host/24" dev eth0
-        ip -n "$name.$side" link set eth0 up
-        host=2
+        host "$name.$side"
+        here+="link set $3 netns $name.$side name eth0"$'\n'
+        inside[$name.$side]+="addr add 198.18.$number.$last/24 dev eth0"$'\n'"link set eth0 up"$'\n'
+        last=2
         shift
     done
 }
 
 # bond NAME NUMBER OPTION...: a bond of two ports at both ends
 bond() {
-    local name=$1 number=$2 side port host=1
+    local name=$1 number=$2 side port last=1
     shift 2
-    for side in a b; do ip netns add "$name.$side"; done
-    for port in 0 1; do
-        ip link add port$port netns "$name.a" type veth peer name port$port netns "$name.b"
-    done
     for side in a b; do
-        ip -n "$name.$side" link set lo up
-        ip -n "$name.$side" link add bond0 type bond miimon 100 "$@"
-        for port in 0 1; do ip -n "$name.$side" link set port$port master bond0; done
-        for port in port0 port1 bond0; do ip -n "$name.$side" link set $port up; done
-        ip -n "$name.$side" addr add "198.18.$number.$host/24" dev bond0
-        host=2
+        host "$name.$side"
+        inside[$name.$side]+="link add bond0 type bond miimon 100 $*"$'\n'
+        for port in port0 port1; do inside[$name.$side]+="link set $port master bond0"$'\n'; done
+        for port in port0 port1 bond0; do inside[$name.$side]+="link set $port up"$'\n'; done
+        inside[$name.$side]+="addr add 198.18.$number.$last/24 dev bond0"$'\n'
+        last=2
+    done
+    for port in port0 port1; do
+        here+="link add $port netns $name.a type veth peer name $port netns $name.b"$'\n'
     done
 }
 
@@ -58,4 +66,6 @@ wire_of igb 5
 wire_of offloads 6
 bond backup 3 mode active-backup
 bond lacp 4 mode 802.3ad lacp_rate fast xmit_hash_policy layer3+4
+ip -batch - <<<"$here"
+for name in "${hosts[@]}"; do ip -n "$name" -batch - <<<"${inside[$name]}"; done
 run_steps
