@@ -73,8 +73,9 @@ def environment(tree, logic=0):
             "VMA_RING_ALLOCATION_LOGIC_RX": str(logic), "VMA_RING_ALLOCATION_LOGIC_TX": str(logic)}
 
 
-def measure(build, logic=0, layers=True):
+def measure(build, logic=0, layers=True, chosen=tuple(CASES)):
     """Name of a case -> instructions of a call by layer, or only "all". `logic`: see environment()."""
+    cases = {name: CASES[name] for name in chosen}
     program, library, sysfs = (os.path.join(build, *path) for path in (
         ("tests", "bench", "socket_instructions"), ("libvma", "libvma.so"),
         ("tests", "mlx5_sim", "mlx5_sim_sysfs")))
@@ -96,13 +97,13 @@ def measure(build, logic=0, layers=True):
             return count_by(lambda count: command(*run, count), functions, CALLS, environment(tree, logic))
         if layers:
             return {name: counted(callgrind.per_call, run, [function])
-                    for name, (*run, function) in CASES.items()}
+                    for name, (*run, function) in cases.items()}
         result = {}
-        for run in dict.fromkeys(tuple(run) for *run, _ in CASES.values()):
-            names = {function: name for name, (*of, function) in CASES.items() if tuple(of) == run}
+        for run in dict.fromkeys(tuple(run) for *run, _ in cases.values()):
+            names = {function: name for name, (*of, function) in cases.items() if tuple(of) == run}
             for function, instructions in counted(callgrind.all_per_call, run, list(names)).items():
                 result[names[function]] = collections.Counter(all=instructions)
-        return {name: result[name] for name in CASES}
+        return {name: result[name] for name in cases}
 
 
 def table(measured):
@@ -139,6 +140,11 @@ def write_limits(measured):
             + "".join(f"{name}: {row['all']:.0f}\n" for name, row in measured.items()))
 
 
+def grown(measured, limits):
+    """Names of the cases that take more than they may."""
+    return [name for name, row in measured.items() if row["all"] > limits.get(name, row["all"]) * GROWTH]
+
+
 def compare(measured, limits):
     """(what is wrong, what the file should be renewed for): lines of text."""
     wrong, better = [], []
@@ -147,7 +153,7 @@ def compare(measured, limits):
     for name, row in measured.items():
         if name not in limits:
             wrong.append(f"{name}: not in {os.path.basename(LIMITS)}")
-        elif row["all"] > limits[name] * GROWTH:
+        elif grown({name: row}, limits):
             wrong.append(f"{name}: {row['all']:.0f} instructions, {limits[name]} allow "
                          f"{limits[name] * GROWTH:.0f}")
         elif row["all"] < limits[name] / GROWTH:
@@ -165,15 +171,23 @@ def main():
     parser.add_argument("--logic", type=int, default=0, help="ring allocation logic; the limits are of 0")
     options = parser.parse_args()
     # A check does without the layers: a run serves several cases then.
-    measured = measure(os.path.abspath(options.build), options.logic, layers=not options.check)
+    build = os.path.abspath(options.build)
+    measured = measure(build, options.logic, layers=not options.check)
+    if options.check:
+        with open(LIMITS, encoding="ascii") as file:
+            limits = read_limits(file.read())
+        # The library's internal thread may hold a lock when a counted call wants it. The smaller of two
+        # readings has no such wait in it.
+        suspects = grown(measured, limits)
+        for name, row in (measure(build, options.logic, False, suspects) if suspects else {}).items():
+            measured[name] = min(measured[name], row, key=lambda one: one["all"])
     print("\n".join(shares(measured) if options.markdown else table(measured)))
     if options.renew:
         with open(LIMITS, "w", encoding="ascii") as file:
             file.write(write_limits(measured))
     if not options.check:
         return 0
-    with open(LIMITS, encoding="ascii") as file:
-        wrong, better = compare(measured, read_limits(file.read()))
+    wrong, better = compare(measured, limits)
     for line in better:
         print(line + ": tests/bench/call_cost.py --renew")
     for line in wrong:
