@@ -162,14 +162,6 @@ std::uint64_t random_number() noexcept {
                 {Purpose::random, static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n >> 32), 0, 0});
 }
 
-std::uint16_t ephemeral_port_start(std::uint16_t first, std::uint16_t last) noexcept {
-    if (last <= first) return first;
-    const std::uint32_t count = static_cast<std::uint32_t>(last - first) + 1;
-    // The upper half times the count: uniform to one part in four thousand million, without a division.
-    const std::uint64_t scaled = (random_number() >> 32) * count;
-    return static_cast<std::uint16_t>(first + (scaled >> 32));
-}
-
 namespace {
 // A forked child draws a key of its own: its numbers must tell nothing about those of its parent.
 void rekey_in_child() noexcept {

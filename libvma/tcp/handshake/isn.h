@@ -42,12 +42,8 @@ std::uint32_t timestamp_offset(const net::Endpoints& ends) noexcept;
 // functions' above and below.
 std::uint64_t keyed_hash(std::span<const std::byte> bytes) noexcept;
 
-// A number nobody can predict; for jitter and the like, and where a port search begins.
+// A number nobody can predict; for jitter and the like.
 std::uint64_t random_number() noexcept;
-
-// Where in [first, last] to begin looking for a free port (RFC 6056 section 3.3.1). `first` when the range is
-// empty.
-std::uint16_t ephemeral_port_start(std::uint16_t first, std::uint16_t last) noexcept;
 
 // For tests, which want the same numbers each time, or numbers about to wrap: what initial_sequence() and
 // timestamp_offset() without a key shall return from now on. Null: the regular ones again.

@@ -53,14 +53,17 @@ class SharedPool {
     // Bytes of a further device's send chunks.
     std::uint64_t send_bytes() const noexcept { return std::uint64_t{sends_} * chunk_; }
 
-    // The umem has been registered: `length` bytes, the send chunks of further devices at its end.
-    void laid_out(std::uint8_t* memory, std::size_t length, std::uint32_t chunk) {
+    // The umem has been registered: `length` bytes from `skipped` on, the send chunks of further devices at
+    // its end. Received frames are in what is skipped, too.
+    void laid_out(std::uint8_t* memory, std::size_t length, std::uint32_t chunk, std::size_t skipped) {
         memory_ = memory;
+        skipped_ = skipped;
         length_ = length;
         chunk_ = chunk;
         for (auto& box : boxes_) box.reserve(&box == boxes_.data() ? first_bytes() / chunk_ : sends_);
     }
     std::uint8_t* memory() const noexcept { return memory_; }
+    std::uint8_t* umem() const noexcept { return memory_ + skipped_; }
     std::size_t length() const noexcept { return length_; }
     // Bytes at the beginning that are not a further device's.
     std::uint64_t first_bytes() const noexcept { return length_ - (devices() - 1) * send_bytes(); }
@@ -80,7 +83,7 @@ class SharedPool {
         const std::uint32_t ready = completions_->available();
         for (std::uint32_t i = 0; i < ready; i++) {
             const std::uint64_t offset = completions_->front(i);
-            const unsigned owner = owner_of(offset);
+            const unsigned owner = owner_of(skipped_ + offset);
             if (owner == device)
                 done(offset);
             else if (owner < boxes_.size() && boxes_[owner].size() < boxes_[owner].capacity())
@@ -98,7 +101,7 @@ class SharedPool {
 
     const std::uint32_t receives_, sends_;
     std::uint8_t* memory_ = nullptr;
-    std::size_t length_ = 0;
+    std::size_t length_ = 0, skipped_ = 0;
     std::uint32_t chunk_ = 0;
     Lock fill_lock_, sent_lock_;
     XskRing<std::uint64_t>* completions_ = nullptr;

@@ -27,6 +27,7 @@ constexpr std::uint32_t kFillBatch = 32;      // to one queue before the others 
 // the most that all of them have.
 constexpr std::uint32_t kFurther = 1024, kLeastFurther = 256, kMostFurther = 16384;
 constexpr std::uint32_t kFurtherSends = 512;
+constexpr std::size_t kRoundedUp = 2u << 20;  // what the memory is larger than its chunks, at most
 // Of the fill ring that an XSK has to have, although it only sends.
 constexpr std::uint32_t kUnusedRing = 64;
 
@@ -183,22 +184,24 @@ Result<std::unique_ptr<Device>> XdpDevice::further() {
 // The sockets go before the program.
 XdpDevice::~XdpDevice() { queues_.clear(); }
 
-Result<void> XdpDevice::back(void* memory, std::size_t length) {
-    return copies_ != nullptr ? copies_->back(memory, length) : Result<void>();
-}
-
 Result<ibv_mr*> XdpDevice::reg_mr(void* addr, std::size_t length) {
     if (have_mr_) return fail(EBUSY, "the device has its memory region already");
-    memory_ = static_cast<std::uint8_t*>(addr);
+    received_ = static_cast<std::uint8_t*>(addr);
+    // The end alone, where the program copies frames into it as into any memory: the umem is locked, which
+    // takes time, too. Sends are at the end, in front of what it was rounded up by.
+    const std::size_t sends = std::size_t{attr_.max_send_wr + attr_.further_send} * attr_.chunk_size;
+    const std::size_t skipped =
+        copies_ == nullptr ? 0 : std::max(length, sends + kRoundedUp) - sends - kRoundedUp;
+    memory_ = received_ + skipped;
     auto first = std::make_unique<Xsk>();
     bool metadata = false;
-    if (auto opened = first->open_with_umem(addr, length, attr_.chunk_size, metadata); !opened)
+    if (auto opened = first->open_with_umem(memory_, length - skipped, attr_.chunk_size, metadata); !opened)
         return std::unexpected(opened.error());
     attr_.tx_checksum = metadata;
     queues_.push_back(std::move(first));
-    receives_.start(memory_, length, attr_.chunk_size);
+    receives_.start(received_, length, attr_.chunk_size);
     sent_.resize(length, attr_.chunk_size);
-    if (shared_ != nullptr) shared_->laid_out(memory_, length, attr_.chunk_size);
+    if (shared_ != nullptr) shared_->laid_out(received_, length, attr_.chunk_size, skipped);
     return fill_mr(addr, length);
 }
 
@@ -347,7 +350,7 @@ int XdpDevice::post(ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
         const std::uint32_t room = std::min(queue->fill.room(kFillBatch), kFillBatch);
         std::uint32_t n = 0;
         for (; wr != nullptr && n < room; wr = wr->next) {
-            std::uint64_t offset = wr->sg_list->addr - reinterpret_cast<std::uintptr_t>(memory_);
+            std::uint64_t offset = wr->sg_list->addr - reinterpret_cast<std::uintptr_t>(received_);
             receives_.posted(offset, wr->wr_id);
             queue->fill.back(n++) = offset;
         }
@@ -390,11 +393,6 @@ int XdpDevice::poll_recv(int count, ibv_wc* wc) noexcept {
 void XdpDevice::wake_drivers() noexcept {
     for (const auto& queue : queues_)
         if (queue->fill.needs_wakeup() && queue->posted != 0) queue->kick_rx();
-}
-
-int XdpDevice::poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
-    auto& d = device_of<XdpDevice>(cq->context);
-    return cq == &d.recv_cq_ ? d.poll_recv(count, wc) : d.poll_send(count, wc);
 }
 
 }  // namespace vma::verbs::xdp

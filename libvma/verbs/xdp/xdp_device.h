@@ -51,7 +51,9 @@ class XdpDevice final : public XdpSender {
     static Result<std::unique_ptr<XdpDevice>> open(XdpConfig config);
     ~XdpDevice() override;
 
-    Result<void> back(void* memory, std::size_t length) override;
+    Result<void> back(void* memory, std::size_t length) override {
+        return copies_ != nullptr ? copies_->back(memory, length) : Result<void>();
+    }
     Result<ibv_mr*> reg_mr(void* addr, std::size_t length) override;
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
     Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
@@ -91,7 +93,10 @@ class XdpDevice final : public XdpSender {
     XdpDevice(XdpConfig config, Found found, Steering steering, std::unique_ptr<CopyRings> copies);
 
     static int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
-    static int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
+    static int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
+        auto& d = device_of<XdpDevice>(cq->context);
+        return cq == &d.recv_cq_ ? d.poll_recv(count, wc) : d.poll_send(count, wc);
+    }
 
     struct Plan;
     void share(const Plan& plan);
@@ -112,6 +117,7 @@ class XdpDevice final : public XdpSender {
     std::uint32_t rx_per_queue_ = 0, fill_per_queue_ = 0;
     unsigned next_poll_ = 0;
     Receives receives_;
+    std::uint8_t* received_ = nullptr;    // the memory; sends are in its end (memory_)
     std::unique_ptr<SharedPool> shared_;  // pool_
     unsigned opened_ = 1;                 // devices on it
     bool zero_copy_ = false;

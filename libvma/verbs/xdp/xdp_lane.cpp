@@ -20,7 +20,7 @@ XdpLane::XdpLane(XdpDevice& first, unsigned slot) : first_(first) {
     attr_.recv_wr_hint = kSmallDepth * static_cast<std::uint32_t>(first.queues());
     attr_.borrowed_recv = attr_.max_recv_wr;
     scatter_ = first.scatters();
-    memory_ = pool_->memory();
+    memory_ = pool_->umem();
     open_super_frames(first.netdev(), first.inside());
     set_calls({&XdpSender::post_send, &XdpLane::post_recv, &XdpLane::poll_cq, &XdpSender::req_notify_cq});
 }
@@ -113,7 +113,7 @@ bool XdpLane::take(const xdp_desc& from, ibv_wc& out) noexcept {
     const std::uint32_t length = std::min({desc.len, attr_.chunk_size - start, attr_.chunk_size - kHeadroom});
     const Posted to = posted_.back();
     posted_.pop_back();
-    std::memcpy(to.to + kHeadroom, memory_ + desc.addr, length);
+    std::memcpy(to.to + kHeadroom, pool_->memory() + desc.addr, length);
     out.wr_id = to.wr_id;
     out.status = IBV_WC_SUCCESS;
     out.opcode = IBV_WC_RECV;
