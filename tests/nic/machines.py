@@ -31,15 +31,15 @@ class Wire:
     begins_anew: bool = False
 
 
-def pair(number, *models, taps=False):
+def pair(number, *models, taps=()):
     """A hub is a wire between two devices of the guest. Two taps are one, too: by a bridge of the emulator's
-    host, which takes super-frames and partial sums."""
+    host, which takes super-frames and partial sums. `taps`: the queues of each."""
     words = ()
     for side, model in enumerate(models, 1):
         name = f"port{number}.{side}"
         backend = f"hubport,hubid={number}"
         if taps:
-            backend = f"tap,ifname=tap{number}.{side},script=no,downscript=no"
+            backend = f"tap,ifname=tap{number}.{side},script=no,downscript=no,queues={taps[side - 1]}"
         words += ("-netdev", f"{backend},id={name}",
                   "-device", f"{model},netdev={name},romfile=,mac=52:54:00:00:0{number}:0{side}")
     return words
@@ -59,9 +59,10 @@ WIRES = {
                     "b": "eth0 .*driver virtio_net, native XDP without copies, "},
                 pair(5, "igb", "virtio-net-pci,iommu_platform=on,disable-legacy=on"), begins_anew=True),
     # A host that offloads, as clouds have it. One that lets the guest switch nothing off refuses native XDP.
-    "offloads": Wire(6, {"a": "eth0 .*driver virtio_net, native XDP, ",
+    "offloads": Wire(6, {"a": "eth0 .*driver virtio_net, native XDP, .* 2 of 2 queues",
                          "b": "eth0 are (served by the kernel: .*GRO_HW|offloaded by .*tcx, )"},
-                     pair(6, "virtio-net-pci", "virtio-net-pci,ctrl_guest_offloads=off", taps=True)),
+                     pair(6, "virtio-net-pci,mq=on,vectors=6", "virtio-net-pci,ctrl_guest_offloads=off",
+                          taps=(2, 1))),
 }
 # What happens in the middle of a conversation, to the client's interface: {address} is its own. The peer has
 # servers for two more clients: one without the library, and a second process with it.
@@ -72,8 +73,10 @@ EVENTS = {
     "queues": "ethtool -L eth0 combined 1; sleep 1; ethtool -L eth0 combined 2",
     "others": "{talk} client {peer}:7001 2 1,1000 && LD_PRELOAD={library} {talk} client {peer}:7002 2 1,1000",
 }
-# Wire: what its device has no setting for.
-WITHOUT = {"virtio": ("queues",), "vmxnet3": ("queues",), "offloads": ("queues",)}
+# Wire: its events without --full, where a client is killed then, and what the device has no setting for.
+SOME = {"igb": tuple(EVENTS), "offloads": ("queues",), "virtio": ("address",)}
+KILLED = ("igb", "virtio")
+WITHOUT = {"virtio": ("queues",), "vmxnet3": ("queues",)}
 # After link and MTU the driver runs no XDP program any more (6.12): the kernel has the datagrams.
 PROGRAM_LOST = ("vmxnet3",)
 # Guest: kernel, emulator (releases), wires.
@@ -99,4 +102,5 @@ def suite(name):
     modules = dict.fromkeys(("veth", "bonding", *sum((MODULES.get(wire, ()) for wire in wires), ())))
     return guest.Suite(HERE / "guest.sh", tuple(modules), devices=devices, kernel=kernel, emulator=emulator,
                        programs=(("ethtool", "ethtool"),),
-                       taps=tuple(re.findall("ifname=([^,]*)", " ".join(devices))))
+                       taps=tuple((name, queues != "1") for name, queues in
+                                  re.findall("ifname=([^,]*),.*?queues=([0-9]*)", " ".join(devices))))

@@ -50,7 +50,8 @@ class Suite:
     """What a suite's guest is. `script` runs in it (steps.sh); `modules` are loaded before; `devices` are
     further words for QEMU. `programs` and `files` must be there, each with the Debian package that has it.
     `kernel` and `emulator` are of that release of Debian, by default of the machine's. `taps`, which devices
-    may name, are the ports of a bridge in a network namespace of the emulator's own."""
+    may name, are the ports of a bridge in a network namespace of the emulator's own; each with its name, and
+    whether it has several queues."""
     script: pathlib.Path
     modules: tuple
     devices: tuple = ()
@@ -237,8 +238,9 @@ class Guest:
     def bridge(self):
         """Commands for a shell: makes the taps, and becomes the command of its arguments."""
         lines = ["ip link add bridge type bridge mcast_snooping 0", "ip link set bridge up"]
-        for tap in self.suite.taps:
-            lines += [f"ip tuntap add {tap} mode tap vnet_hdr", f"ip link set {tap} master bridge up"]
+        for tap, queues in self.suite.taps:
+            lines += [f"ip tuntap add {tap} mode tap vnet_hdr{' multi_queue' if queues else ''}",
+                      f"ip link set {tap} master bridge up"]
         return "\n".join([*lines, 'exec "$@"'])
 
     def boot(self, results, seconds):
