@@ -67,7 +67,7 @@ std::vector<std::string> environment(const RunOptions& options) {
     // Also to programs without the library: see tests/parity/pair/tcp_harness.cpp and
     // mux_parity/random.cpp.
     if (simulated()) {
-        if (getenv("TEST_SETTLE_USEC") == nullptr) env.emplace_back("TEST_SETTLE_USEC=700");
+        if (getenv("TEST_SETTLE_USEC") == nullptr) env.emplace_back("TEST_SETTLE_USEC=1500");
         env.emplace_back("TEST_RANDOM_STEPS=1000");
     }
     if (sanitized()) env.emplace_back("ASAN_OPTIONS=detect_leaks=0");
