@@ -7,6 +7,7 @@
 #include "libvma/runtime/log.h"
 
 namespace vma::ring {
+
 Result<std::unique_ptr<Ring>> Ring::create(std::unique_ptr<verbs::Device> device, const RingConfig& config) {
     auto ring = std::unique_ptr<Ring>(new Ring(std::move(device), config));
     if (auto started = ring->start(config); !started) return std::unexpected(started.error());

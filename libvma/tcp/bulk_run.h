@@ -3,7 +3,7 @@
 //
 // The kernel passes super-frames over a link inside a machine without a copy, where the library has two or
 // three. A connection that does nothing else for long is better off in the kernel
-// (DeviceAttr::kernel_moves_bulk, rx_copied).
+// (DeviceAttr::kernel_moves_bulk, kernel_receives_bulk).
 #pragma once
 
 #include <algorithm>

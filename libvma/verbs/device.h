@@ -105,7 +105,6 @@ struct DeviceAttr {
     // IPv4 frame otherwise, the UDP checksum field says how many bytes of payload the datagrams have, but for
     // the last one (host's byte order).
     std::uint16_t datagrams_type = 0;
-    bool rx_copied = false;    // the kernel copies frames into the memory: it moves long runs faster
     bool rx_checksum = false;  // the device sets IBV_WC_IP_CSUM_OK on good frames
     bool lazy_tx = false;      // the device may hold frames back until flush()
     // Frames up to this length may be posted with IBV_SEND_INLINE: their buffers are free at once.
@@ -118,6 +117,8 @@ struct DeviceAttr {
     bool tso_copies = false;
     // The kernel moves long runs of data faster: it passes them on whole, and this device copies them.
     bool kernel_moves_bulk = false;
+    // Also what is received: the kernel's frames do not suffer from this device's program.
+    bool kernel_receives_bulk = false;
     std::uint32_t flow_tags = 0;    // largest tag for create_flow(), 0: none
     bool arrival_times = false;     // the device sets kWcTimestamp
     bool arrival_realtime = false;  // the times are CLOCK_REALTIME's

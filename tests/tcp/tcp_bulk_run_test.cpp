@@ -20,7 +20,7 @@ verbs::wire::WireConfig wire_config(Kernel kernel) {
             .tso_copies = true,
             .super_frames = true,
             .kernel_moves_bulk = kernel == Kernel::sends,
-            .rx_copied = kernel == Kernel::receives};
+            .kernel_receives_bulk = kernel == Kernel::receives};
 }
 
 TEST(BulkRun, IsLongAfterSixtyFourMegabytes) {

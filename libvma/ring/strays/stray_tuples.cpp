@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <span>
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
@@ -18,6 +19,13 @@ bool in_use(const stray_tuple& t) noexcept { return t.users != 0; }
 bool same(const stray_tuple& t, const verbs::FlowSpec& s) noexcept {
     return in_use(t) && t.src_addr == s.src_addr && t.dst_addr == s.dst_addr && t.src_port == s.src_port &&
            t.dst_port == s.dst_port;
+}
+
+stray_tuple* find(std::span<stray_bucket* const> buckets, const verbs::FlowSpec& spec) noexcept {
+    for (stray_bucket* bucket : buckets)
+        for (stray_tuple& t : bucket->tuples)
+            if (same(t, spec)) return &t;
+    return nullptr;
 }
 
 void set_users(stray_tuple& t, __u32 users) noexcept {
@@ -38,27 +46,22 @@ std::array<stray_bucket*, 2> StrayTuples::buckets_of(const verbs::FlowSpec& s) c
     return {&(*table_)[strays_first(hash)], &(*table_)[strays_second(hash)]};
 }
 
-stray_tuple* StrayTuples::find(const verbs::FlowSpec& spec) const noexcept {
-    for (stray_bucket* bucket : buckets_of(spec))
-        for (stray_tuple& t : bucket->tuples)
-            if (same(t, spec)) return &t;
-    return nullptr;
-}
-
 bool StrayTuples::has(const verbs::FlowSpec& spec) const noexcept {
+    const auto buckets = buckets_of(spec);
     const std::lock_guard guard(lock_);
-    return find(spec) != nullptr;
+    return find(buckets, spec) != nullptr;
 }
 
 bool StrayTuples::add(const verbs::FlowSpec& spec) noexcept {
+    const auto buckets = buckets_of(spec);
     const std::lock_guard guard(lock_);
-    if (stray_tuple* there = find(spec); there != nullptr) {
+    if (stray_tuple* there = find(buckets, spec); there != nullptr) {
         set_users(*there, there->users + 1);
         return true;
     }
     stray_tuple* free = nullptr;
     std::ptrdiff_t room = 0;
-    for (stray_bucket* bucket : buckets_of(spec)) {
+    for (stray_bucket* bucket : buckets) {
         const std::ptrdiff_t here = std::ranges::count_if(bucket->tuples, [](auto& t) { return !in_use(t); });
         if (here <= room) continue;
         room = here;
@@ -75,8 +78,9 @@ bool StrayTuples::add(const verbs::FlowSpec& spec) noexcept {
 }
 
 void StrayTuples::remove(const verbs::FlowSpec& spec) noexcept {
+    const auto buckets = buckets_of(spec);
     const std::lock_guard guard(lock_);
-    if (stray_tuple* there = find(spec); there != nullptr) set_users(*there, there->users - 1);
+    if (stray_tuple* there = find(buckets, spec); there != nullptr) set_users(*there, there->users - 1);
 }
 
 }  // namespace vma::ring

@@ -31,7 +31,6 @@ class StrayTuples {
     bool has(const verbs::FlowSpec& spec) const noexcept;
 
   private:
-    stray_tuple* find(const verbs::FlowSpec& spec) const noexcept;
     std::array<stray_bucket*, 2> buckets_of(const verbs::FlowSpec& spec) const noexcept;
 
     mutable Lock lock_;

@@ -42,7 +42,7 @@ void Receiver::input(ring::RxBuffer* list) noexcept {
             tcb_.acceptance.reopen(first);
             continue;
         }
-        if (first->payload_length >= BulkRun::kLongFrame && first->ring->attr().rx_copied &&
+        if (first->payload_length >= BulkRun::kLongFrame && first->ring->attr().kernel_receives_bulk &&
             bulk_.add(first->payload_length, now, first->ring->bulk_streams().count()))
             tcb_.shown.see_bulk();
         // Without SACK a sender counts the duplicate ACKs, one for each segment behind a gap.

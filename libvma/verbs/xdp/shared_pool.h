@@ -60,11 +60,12 @@ class SharedPool {
         skipped_ = skipped;
         length_ = length;
         chunk_ = chunk;
-        for (auto& box : boxes_) box.reserve(&box == boxes_.data() ? first_bytes() / chunk_ : sends_);
+        for (auto& box : boxes_)
+            box.reserve(&box == boxes_.data() ? (first_bytes() - skipped_) / chunk_ : sends_);
     }
     std::uint8_t* memory() const noexcept { return memory_; }
     std::uint8_t* umem() const noexcept { return memory_ + skipped_; }
-    std::size_t length() const noexcept { return length_; }
+    std::size_t umem_length() const noexcept { return length_ - skipped_; }
     // Bytes at the beginning that are not a further device's.
     std::uint64_t first_bytes() const noexcept { return length_ - (devices() - 1) * send_bytes(); }
     std::uint8_t* send_memory(unsigned device) const noexcept {

@@ -146,7 +146,6 @@ XdpDevice::XdpDevice(XdpConfig config, Found found, Steering steering, std::uniq
     attr_.max_recv_wr = rx_per_queue_ * config_.queues;
     attr_.recv_wr_hint = kSmallDepth * config_.queues;
     attr_.level_events = copies_ == nullptr;
-    attr_.rx_copied = copies_ != nullptr;
     attr_.partial_sums = config_.partial_sums;
     attr_.lazy_tx = true;
     if (steering_.splits())
@@ -157,6 +156,7 @@ XdpDevice::XdpDevice(XdpConfig config, Found found, Steering steering, std::uniq
                   attr_.name);
     open_super_frames(config_.name, config_.inside);
     attr_.kernel_moves_bulk = attr_.tso_copies && mode() != Mode::drv;
+    attr_.kernel_receives_bulk = attr_.kernel_moves_bulk && copies_ != nullptr;
     share(plan);
     set_calls({&XdpSender::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpSender::req_notify_cq});
 }
@@ -200,7 +200,7 @@ Result<ibv_mr*> XdpDevice::reg_mr(void* addr, std::size_t length) {
     attr_.tx_checksum = metadata;
     queues_.push_back(std::move(first));
     receives_.start(received_, length, attr_.chunk_size);
-    sent_.resize(length, attr_.chunk_size);
+    sent_.resize(length - skipped, attr_.chunk_size);
     if (shared_ != nullptr) shared_->laid_out(received_, length, attr_.chunk_size, skipped);
     return fill_mr(addr, length);
 }

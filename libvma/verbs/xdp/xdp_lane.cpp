@@ -32,7 +32,7 @@ XdpLane::~XdpLane() {
 // Nothing to register: the memory is the ring's alone.
 Result<ibv_mr*> XdpLane::reg_mr(void* addr, std::size_t length) {
     if (have_mr_) return fail(EBUSY, "the device has its memory region already");
-    sent_.resize(pool_->length(), attr_.chunk_size);
+    sent_.resize(pool_->umem_length(), attr_.chunk_size);
     posted_.reserve(attr_.max_recv_wr);
     return fill_mr(addr, length);
 }

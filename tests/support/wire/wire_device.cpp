@@ -62,7 +62,7 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     attr_.max_tso_sge = config.tso_copies ? 64 : config.max_send_sge;
     attr_.tso_copies = config.tso_copies;
     attr_.kernel_moves_bulk = config.kernel_moves_bulk;
-    attr_.rx_copied = config.rx_copied;
+    attr_.kernel_receives_bulk = config.kernel_receives_bulk;
     attr_.moderation = config.moderation;
     attr_.coarse_steering = config.coarse_steering;
     attr_.ifindex = config.ifindex;

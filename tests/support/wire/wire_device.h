@@ -70,7 +70,7 @@ struct WireConfig {
     bool tso_copies = false;
     bool super_frames = false;  // what tso_copies takes arrives whole, as over a veth device
     bool kernel_moves_bulk = false;
-    bool rx_copied = false;
+    bool kernel_receives_bulk = false;
     bool moderation = false;
     bool coarse_steering = false;
     bool partial_sums = true;
