@@ -4,10 +4,11 @@
 #
 #   add_unit_tests()
 #       Adds the folder's tests and those of its folder threads/ to unit_tests.
-#   add_unit_program(NAME [SOURCES...] [LINK targets...] [SIMULATED])
+#   add_unit_program(NAME [SOURCES...] [LINK targets...] [SIMULATED] [PLAIN])
 #       An executable of unit tests apart from unit_tests: those of the folder, and SOURCES. SIMULATED puts
-#       the simulated adapter's system calls before libc's, and gives each case a process of its own.
-#   add_root_tests(LABEL label [ALONE] [SOURCES files...] [LINK targets...])
+#       the simulated adapter's system calls before libc's, and gives each case a process of its own. PLAIN:
+#       what it tests is not the library; no sanitized build has it, and each other one does.
+#   add_root_tests(LABEL label [ALONE] [PLAIN] [SOURCES files...] [LINK targets...])
 #       Tests that call code directly in network namespaces of their own. One executable for each file.
 #   add_program_tests(LABEL label [ALONE] [DEVICES devices...] [LINK targets...])
 #       Tests that run programs with the library preloaded. One executable for each file. No sanitized build
@@ -35,11 +36,25 @@ function(add_unit_tests)
   compile_folder_together(unit_tests ${others} ${threads})
 endfunction()
 
+# Does this build leave out what calls code directly, apart from threads/? PREFIX_PLAIN: of what is not the
+# library.
+macro(_left_out prefix out)
+  set(${out} OFF)
+  if(${prefix}_PLAIN)
+    if(VMA_SANITIZE)
+      set(${out} ON)
+    endif()
+  elseif(VMA_UNIT_TESTS STREQUAL "threads")
+    set(${out} ON)
+  endif()
+endmacro()
+
 function(add_unit_program name)
-  if(VMA_UNIT_TESTS STREQUAL "threads")
+  cmake_parse_arguments(PARSE_ARGV 1 UNIT "SIMULATED;PLAIN" "" "LINK;SOURCES")
+  _left_out(UNIT out)
+  if(out)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 UNIT "SIMULATED" "" "LINK;SOURCES")
   file(GLOB sources CONFIGURE_DEPENDS *_test.cpp)
   add_executable(${name} ${sources} ${UNIT_SOURCES} ${UNIT_UNPARSED_ARGUMENTS})
   target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
@@ -75,10 +90,11 @@ macro(_discover_labelled_tests)
 endmacro()
 
 function(add_root_tests)
-  if(VMA_UNIT_TESTS STREQUAL "threads")
+  cmake_parse_arguments(PARSE_ARGV 0 TESTS "ALONE;PLAIN" "LABEL" "LINK;SOURCES")
+  _left_out(TESTS out)
+  if(out)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 0 TESTS "ALONE" "LABEL" "LINK;SOURCES")
   file(GLOB sources CONFIGURE_DEPENDS *_test.cpp)
   foreach(source IN LISTS sources)
     _add_hosts_test(${source})

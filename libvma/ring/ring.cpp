@@ -155,9 +155,14 @@ void Ring::icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexc
 
 // ---- state ----
 
-void Ring::check() noexcept {
+bool Ring::check() noexcept {
     recovery_.check();
     events_.check();
+    if (!device_->has_new_queues()) return false;
+    ReceiveLock::Hold hold(rx_.lock());
+    if (const std::uint32_t receives = device_->follow_queues(); receives != 0)
+        rx_.queue().post_for_others(receives);
+    return true;
 }
 
 BufferCounts Ring::buffer_counts() noexcept {

@@ -169,8 +169,8 @@ class Ring {
     }
     ModerationCounters moderation_counters() noexcept { return events_.counters(); }
     // Once a second or so, by the internal thread: makes good for an event that did not come, and for a
-    // recovery that had to wait.
-    void check() noexcept;
+    // recovery that had to wait; looks for new queues. True: attr().details has changed.
+    bool check() noexcept;
 
     // ---- send ----
     // Sends one UDP datagram: `headers` is a template of net::kUdpHeaders bytes (see

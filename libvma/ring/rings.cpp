@@ -321,10 +321,12 @@ void Rings::log_counters() {
     });
 }
 
-void Rings::check() noexcept {
-    for_each([](Ring& ring) {
-        if (!ring.failed()) ring.check();
+bool Rings::check() noexcept {
+    bool changed = false;
+    for_each([&](Ring& ring) {
+        if (!ring.failed() && ring.check()) changed = true;
     });
+    return changed;
 }
 
 void Rings::sources_changed() {

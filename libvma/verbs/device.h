@@ -234,6 +234,12 @@ class Device {
     // Sets the sources from which 3-tuple rules take frames, where the device's rules can tell (not where
     // coarse_steering). May throw std::bad_alloc.
     virtual Result<void> set_sources(const net::SourceFilter&) { return {}; }
+    // Has the interface receive queues that this device takes no frames from? Once a second or so, one thread
+    // at a time.
+    virtual bool has_new_queues() noexcept { return false; }
+    // Takes frames from these, too, as soon as there are receives: returns how many it wants. As
+    // has_new_queues(), and serialised with the receive side. attr().details tells afterwards.
+    virtual std::uint32_t follow_queues() noexcept { return 0; }
     // Counts one reader of arrival_ns() more or less. Without a reader, a device may leave the time out of
     // completions.
     static void want_arrival_times(bool on) noexcept {

@@ -50,9 +50,12 @@ def killed(wire):
                             server=talk(wire, "b", "server", False), seconds=40))
 
 
-def conversation(name, wire, client, library=None, event=None):
-    """`client`: the client's side; `library`: the side that has the library; `event`: what happens."""
+def conversation(name, wire, client, library=None, event=None, before=None):
+    """`client`: the client's side; `library`: the side that has the library; `event`: what happens; `before`:
+    what happened before."""
     other = "b" if client == "a" else "a"
+    if before:
+        STEPS.append(guest.Step(f"{name}.before", ["ip", "netns", "exec", f"{wire}.a", "sh", "-c", before]))
     if WIRES[wire].begins_anew:
         waits = "until grep -qs 1 /sys/class/net/eth0/carrier; do sleep 0.1; done"
         STEPS.append(guest.Step(f"{name}.up", ["ip", "netns", "exec", f"{wire}.a", "sh", "-c", waits]))
@@ -84,8 +87,9 @@ def has_a_killed_client(wire):
 def plan(wires):
     for name in wires:
         for what, event in events(name).items():
-            conversation(f"{name}.{what}.kernel", name, "a", event=event)
-            conversation(f"{name}.{what}.library", name, "a", library="a", event=event)
+            before = machines.BEFORE.get(what)
+            conversation(f"{name}.{what}.kernel", name, "a", event=event, before=before)
+            conversation(f"{name}.{what}.library", name, "a", library="a", event=event, before=before)
         if has_a_killed_client(name):
             killed(name)
         for client in ("a", "b"):
@@ -148,6 +152,8 @@ class Wires(unittest.TestCase):
                     got = self.talked(f"{wire}.{what}.library", "client")
                     self.assertEqual(kernel["tcp"], kernel["of"])
                     self.assertEqual(got["tcp"], got["of"], got)
+                    if what == "queues":
+                        self.assertRegex(got["log"], " 1 of 1 queues(.|\n)* 2 of 2 queues")
                     # What is on its way when the event comes may be lost, and while a driver begins anew.
                     self.assertLessEqual(len(got["lost"]), len(kernel["lost"]) + 2, got)
                     # The ring has the datagrams again afterwards; those of several frames are the kernel's.

@@ -52,18 +52,18 @@ struct ListAccess {
 using Board = vma::tcp::Scoreboard<ListAccess>;
 constexpr std::uint8_t kSacked = ListAccess::kSacked, kLost = ListAccess::kLost,
                        kRetransmitted = ListAccess::kRetransmitted, kResent = ListAccess::kResent;
-constexpr std::uint32_t kMss = 1000;
+constexpr std::uint32_t kSackMss = 1000;
 
 // A sender's list of unacknowledged segments.
 struct Flight {
     explicit Flight(std::uint32_t first = 0xffffe000u, bool sack = true) : una(first), nxt(first) {
-        board.init(sack, kMss, first);
+        board.init(sack, kSackMss, first);
     }
     ~Flight() {
         for (Seg* s : segments) delete s;
     }
     // Each microsecond a segment leaves.
-    void send(int count, std::uint32_t len = kMss) {
+    void send(int count, std::uint32_t len = kSackMss) {
         for (int i = 0; i < count; i++) {
             auto* s = new Seg{nullptr, nxt, len};
             s->sent = ++now;
@@ -139,28 +139,28 @@ TEST(TcpSack, ThreeReportedSegmentsShowALoss) {
     Flight f;
     f.min_rtt = Usec(1000);
     f.send(10);
-    EXPECT_EQ(f.pipe(), 10 * kMss);
-    EXPECT_EQ(f.sack({f.block(1, 2)}).newly_sacked, kMss);
+    EXPECT_EQ(f.pipe(), 10 * kSackMss);
+    EXPECT_EQ(f.sack({f.block(1, 2)}).newly_sacked, kSackMss);
     EXPECT_NE(f.find().wait, Usec(0)) << "a quarter of a round trip later";
     EXPECT_EQ(f.sack_and_find({f.block(1, 3)}), 0u);
-    EXPECT_EQ(f.pipe(), 8 * kMss) << "room for limited transmit";
-    EXPECT_EQ(f.sack_and_find({f.block(1, 4)}), kMss) << "at once, while no reordering was seen";
+    EXPECT_EQ(f.pipe(), 8 * kSackMss) << "room for limited transmit";
+    EXPECT_EQ(f.sack_and_find({f.block(1, 4)}), kSackMss) << "at once, while no reordering was seen";
     EXPECT_EQ(f.board.lost_segments(), 1u);
-    EXPECT_EQ(f.pipe(), 6 * kMss);
+    EXPECT_EQ(f.pipe(), 6 * kSackMss);
     EXPECT_EQ(f.board.highest_sacked(f.una), f.at(4));
     f.recover();
     Seg* again = f.board.next_to_retransmit(f.head());
     ASSERT_EQ(again, f.head());
     f.resend(again);
-    EXPECT_EQ(f.pipe(), 7 * kMss);
-    EXPECT_EQ(f.board.retrans_bytes(), kMss);
+    EXPECT_EQ(f.pipe(), 7 * kSackMss);
+    EXPECT_EQ(f.board.retrans_bytes(), kSackMss);
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
     const AckOutcome partial = f.ack(f.at(4));
     EXPECT_FALSE(partial.recovered);
     EXPECT_TRUE(partial.retransmitted);
-    EXPECT_EQ(partial.bytes, 4 * kMss);
-    EXPECT_EQ(partial.delivered, kMss);
-    EXPECT_EQ(f.pipe(), 6 * kMss);
+    EXPECT_EQ(partial.bytes, 4 * kSackMss);
+    EXPECT_EQ(partial.delivered, kSackMss);
+    EXPECT_EQ(f.pipe(), 6 * kSackMss);
     const AckOutcome last = f.ack(f.nxt);
     EXPECT_TRUE(last.recovered);
     EXPECT_EQ(last.was, RecoveryPhase::recovery);
@@ -177,7 +177,7 @@ TEST(TcpSack, TimeShowsALoss) {
     EXPECT_EQ(f.sack_and_find({f.block(3, 4)}), 0u);
     f.now += 300;
     f.rack.look_again();
-    EXPECT_EQ(f.find().lost, 3 * kMss) << "all that was sent before";
+    EXPECT_EQ(f.find().lost, 3 * kSackMss) << "all that was sent before";
 }
 
 TEST(TcpSack, ReorderingIsMeasuredAndMakesPatient) {
@@ -186,25 +186,25 @@ TEST(TcpSack, ReorderingIsMeasuredAndMakesPatient) {
     f.send(20);
     f.sack({f.block(9, 10)});
     SackOutcome out = f.sack({f.block(2, 3), f.block(9, 10)});
-    EXPECT_EQ(out.reordered, 8 * kMss);
-    f.rack.reordered(out.reordered, kMss);
+    EXPECT_EQ(out.reordered, 8 * kSackMss);
+    f.rack.reordered(out.reordered, kSackMss);
     EXPECT_EQ(f.rack.reordering(), 8u);
     f.sack({f.block(10, 14)});
     EXPECT_EQ(f.find().lost, 0u) << "three are not enough any more";
     out = f.sack({f.block(1, 3), f.block(9, 14)});
-    EXPECT_EQ(out.reordered, 13 * kMss);
+    EXPECT_EQ(out.reordered, 13 * kSackMss);
     EXPECT_FALSE(out.original) << "beyond the recovery point";
     const AckOutcome acked = f.ack(f.at(4));
-    EXPECT_EQ(acked.reordered, 14 * kMss);
+    EXPECT_EQ(acked.reordered, 14 * kSackMss);
 }
 
 TEST(TcpSack, OnlyWholeSegmentsAreSacked) {
     Flight f;
     f.send(5);
     EXPECT_EQ(f.sack({{f.at(1) + 1, f.at(3) - 1}}).newly_sacked, 0u);
-    EXPECT_EQ(f.sack({{f.at(1) + 1, f.at(4) - 1}}).newly_sacked, kMss);
-    EXPECT_EQ(f.sack({{f.at(1) + 1, f.at(4)}}).newly_sacked, kMss) << "grown by what completes a segment";
-    EXPECT_EQ(f.sack({{f.at(1), f.at(4)}}).newly_sacked, kMss) << "to the left as well";
+    EXPECT_EQ(f.sack({{f.at(1) + 1, f.at(4) - 1}}).newly_sacked, kSackMss);
+    EXPECT_EQ(f.sack({{f.at(1) + 1, f.at(4)}}).newly_sacked, kSackMss) << "grown by what completes a segment";
+    EXPECT_EQ(f.sack({{f.at(1), f.at(4)}}).newly_sacked, kSackMss) << "to the left as well";
 }
 
 TEST(TcpSack, BlocksNoReceiverMaySendAreIgnored) {
@@ -220,7 +220,7 @@ TEST(TcpSack, BlocksNoReceiverMaySendAreIgnored) {
     EXPECT_EQ(f.board.invalid_blocks(), 6u);
     EXPECT_EQ(f.board.sacked_bytes(), 0u);
     const std::vector<SackBlock> many(20, f.block(1, 2));
-    EXPECT_EQ(f.sack(many).newly_sacked, kMss) << "more than fit into an option";
+    EXPECT_EQ(f.sack(many).newly_sacked, kSackMss) << "more than fit into an option";
 }
 
 TEST(TcpSack, WithoutSackBlocksAreNothing) {
@@ -234,13 +234,13 @@ TEST(TcpSack, DuplicatesAreRecognisedAndNotTakenForReports) {
     Flight f;
     f.send(10);
     f.ack(f.at(3));
-    SackOutcome out = f.sack({{f.una - 2 * kMss, f.una - kMss}, f.block(2, 3)});
+    SackOutcome out = f.sack({{f.una - 2 * kSackMss, f.una - kSackMss}, f.block(2, 3)});
     EXPECT_EQ(out.dsacks, 1u);
-    EXPECT_EQ(out.newly_sacked, kMss);
+    EXPECT_EQ(out.newly_sacked, kSackMss);
     out = f.sack({f.block(2, 3), f.block(2, 5)});
     EXPECT_EQ(out.dsacks, 1u) << "within the second block";
-    EXPECT_EQ(out.newly_sacked, 2 * kMss);
-    out = f.sack({f.block(2, 5), {f.una - 2 * kMss, f.una - kMss}});
+    EXPECT_EQ(out.newly_sacked, 2 * kSackMss);
+    out = f.sack({f.block(2, 5), {f.una - 2 * kSackMss, f.una - kSackMss}});
     EXPECT_EQ(out.dsacks, 0u) << "only the first block reports duplicates";
     EXPECT_EQ(out.invalid, 1u);
     EXPECT_EQ(f.board.dsacks(), 2u);
@@ -269,14 +269,14 @@ TEST(TcpSack, DuplicatesOfAllRetransmissionsMeanItWasSpurious) {
     EXPECT_FALSE(f.board.all_retransmissions_needless());
     const std::uint32_t start = f.una;
     f.ack(f.at(6));
-    f.sack({{start, start + kMss}});
+    f.sack({{start, start + kSackMss}});
     EXPECT_FALSE(f.board.all_retransmissions_needless());
-    f.sack({{start + kMss, start + 2 * kMss}});
+    f.sack({{start + kSackMss, start + 2 * kSackMss}});
     EXPECT_TRUE(f.board.all_retransmissions_needless());
     f.board.undo(f.head());
     EXPECT_FALSE(f.board.all_retransmissions_needless());
     EXPECT_EQ(f.board.phase(), RecoveryPhase::open);
-    EXPECT_EQ(f.pipe(), 4 * kMss);
+    EXPECT_EQ(f.pipe(), 4 * kSackMss);
 }
 
 TEST(TcpSack, ALostRetransmissionIsFound) {
@@ -290,10 +290,10 @@ TEST(TcpSack, ALostRetransmissionIsFound) {
     f.send(3);
     f.sack({f.block(1, 11)});
     const LossOutcome out = f.find();
-    EXPECT_EQ(out.lost, kMss) << "one that was sent after it has arrived";
+    EXPECT_EQ(out.lost, kSackMss) << "one that was sent after it has arrived";
     EXPECT_TRUE(out.retransmission);
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), f.head());
-    EXPECT_EQ(f.pipe(), 2 * kMss);
+    EXPECT_EQ(f.pipe(), 2 * kSackMss);
 }
 
 // Retransmissions of which some are lost twice: each is found once a later one has arrived, whatever their
@@ -305,12 +305,12 @@ TEST(TcpSack, LostRetransmissionsAreFoundInAnyOrder) {
     f.recover();
     EXPECT_EQ(f.board.lost_segments(), 10u);
     for (int i = 0; i < 10; i++) f.resend(f.board.next_to_retransmit(f.head()));
-    EXPECT_EQ(f.sack_and_find({f.block(2, 3)}), 2 * kMss);
+    EXPECT_EQ(f.sack_and_find({f.block(2, 3)}), 2 * kSackMss);
     f.resend(f.segments[0]);
     f.resend(f.segments[1]);
-    EXPECT_EQ(f.sack_and_find({f.block(5, 6)}), 2 * kMss) << "3 and 4; 0 and 1 are younger";
-    EXPECT_EQ(f.sack_and_find({f.block(9, 20)}), 3 * kMss) << "6, 7, 8";
-    EXPECT_EQ(f.sack_and_find({f.block(1, 2)}), kMss) << "and 0 for the second time";
+    EXPECT_EQ(f.sack_and_find({f.block(5, 6)}), 2 * kSackMss) << "3 and 4; 0 and 1 are younger";
+    EXPECT_EQ(f.sack_and_find({f.block(9, 20)}), 3 * kSackMss) << "6, 7, 8";
+    EXPECT_EQ(f.sack_and_find({f.block(1, 2)}), kSackMss) << "and 0 for the second time";
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), f.head());
 }
 
@@ -323,7 +323,7 @@ TEST(TcpSack, TimeoutMarksWhatIsNotReported) {
     EXPECT_EQ(f.board.phase(), RecoveryPhase::timeout);
     EXPECT_EQ(f.pipe(), 0u);
     EXPECT_EQ(f.board.lost_segments(), 4u);
-    EXPECT_EQ(f.board.sacked_bytes(), 2 * kMss);
+    EXPECT_EQ(f.board.sacked_bytes(), 2 * kSackMss);
     for (const std::size_t i : {0u, 1u, 3u}) {
         Seg* s = f.board.next_to_retransmit(f.head());
         ASSERT_EQ(s, f.segments[i]);
@@ -344,7 +344,7 @@ TEST(TcpSack, TimeoutLeavesWhatWasJustSent) {
     f.now += 100;
     f.rto();
     EXPECT_EQ(f.board.lost_segments(), 3u);
-    EXPECT_EQ(f.pipe(), 2 * kMss);
+    EXPECT_EQ(f.pipe(), 2 * kSackMss);
     f.rto(true);
     EXPECT_EQ(f.board.lost_segments(), 5u) << "the path cannot have carried any of it";
     EXPECT_EQ(f.pipe(), 0u);
@@ -355,13 +355,13 @@ TEST(TcpSack, RenegingIsSeenAndVoidsReportsAtTheTimeout) {
     f.send(6);
     f.sack({f.block(1, 3)});
     EXPECT_TRUE(f.ack(f.at(1)).reneged);
-    EXPECT_EQ(f.board.sacked_bytes(), 2 * kMss);
+    EXPECT_EQ(f.board.sacked_bytes(), 2 * kSackMss);
     f.now += 100;
     f.rto();
     EXPECT_EQ(f.board.sacked_bytes(), 0u);
     EXPECT_EQ(f.board.lost_segments(), 5u);
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), f.head());
-    EXPECT_EQ(f.sack({f.block(1, 2)}).newly_sacked, kMss) << "the same report again counts again";
+    EXPECT_EQ(f.sack({f.block(1, 2)}).newly_sacked, kSackMss) << "the same report again counts again";
 }
 
 TEST(TcpSack, SplitSegmentsKeepTheirMarks) {
@@ -375,7 +375,7 @@ TEST(TcpSack, SplitSegmentsKeepTheirMarks) {
     f.segments.insert(f.segments.begin() + 1, second);
     f.board.on_split(first, second);
     EXPECT_EQ(f.board.lost_segments(), 3u);
-    EXPECT_EQ(f.board.lost_bytes(), 2 * kMss);
+    EXPECT_EQ(f.board.lost_bytes(), 2 * kSackMss);
     f.recover();
     f.resend(f.board.next_to_retransmit(f.head()));
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), second);
@@ -388,15 +388,15 @@ TEST(TcpReno, ThirdDuplicateStartsARecoveryAndPartialAcksContinueIt) {
     f.send(10);
     EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
     EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
-    EXPECT_EQ(f.pipe(), 8 * kMss) << "limited transmit: one segment for each";
+    EXPECT_EQ(f.pipe(), 8 * kSackMss) << "limited transmit: one segment for each";
     f.send(2);
     EXPECT_TRUE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
     f.recover();
     ASSERT_EQ(f.board.next_to_retransmit(f.head()), f.head());
     f.resend(f.head());
-    EXPECT_EQ(f.pipe(), 12 * kMss - 3 * kMss - kMss + kMss);
+    EXPECT_EQ(f.pipe(), 12 * kSackMss - 3 * kSackMss - kSackMss + kSackMss);
     for (int i = 0; i < 20; i++) EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
-    EXPECT_EQ(f.pipe(), kMss) << "no more can have arrived than was sent";
+    EXPECT_EQ(f.pipe(), kSackMss) << "no more can have arrived than was sent";
     const AckOutcome out = f.ack(f.at(4));  // the fifth is missing too
     EXPECT_FALSE(out.recovered);
     ASSERT_EQ(f.board.next_to_retransmit(f.head()), f.head());
@@ -541,7 +541,7 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
                 case 1: {
                     if (f.segments.size() > 150) break;
                     for (unsigned n = random() % 12; n > 0; n--) {
-                        const std::uint32_t len = random() % 4 == 0 ? 1 + random() % kMss : kMss;
+                        const std::uint32_t len = random() % 4 == 0 ? 1 + random() % kSackMss : kSackMss;
                         network.push_back({f.nxt, len});
                         f.send(1, len);
                         model.entries.push_back({f.nxt - len, len, f.now});
@@ -610,7 +610,7 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
                         ASSERT_EQ(out.newly_sacked, newly) << "seed " << seed << " step " << step;
                         ASSERT_EQ(out.invalid, 0u);
                         ASSERT_EQ(f.board.dsacks(), dsacks);
-                        if (out.reordered != 0) f.rack.reordered(out.reordered, kMss);
+                        if (out.reordered != 0) f.rack.reordered(out.reordered, kSackMss);
                         if (f.rack.take_advanced()) {
                             const Usec window =
                                 f.rack.window(f.min_rtt, Usec(1000), f.board.phase() != RecoveryPhase::open,

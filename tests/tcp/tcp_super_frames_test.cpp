@@ -11,7 +11,7 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint32_t kMss = 1460 - 12;  // with time stamps
+constexpr std::uint32_t kSuperMss = 1460 - 12;  // with time stamps
 
 const verbs::wire::WireConfig kSuperFrames{.tx_checksum = verbs::wire::TxChecksum::complete,
                                            .lazy_tx = verbs::wire::LazyTx::fake_clock,
@@ -44,8 +44,8 @@ TEST(TcpSuperFrames, LongWritesLeaveWhole) {
     p.move(16 << 20, 131072);
     EXPECT_LE(p.super_frames() - before, 2 * (16u << 20) / 65160);
     const std::uint64_t frames = p.c->counters().data_segments_out - segments;
-    EXPECT_GE(frames, (16u << 20) / kMss) << "the counters are of frames, as the peer sees them";
-    EXPECT_LE(frames, (16u << 20) / kMss * 11 / 10);
+    EXPECT_GE(frames, (16u << 20) / kSuperMss) << "the counters are of frames, as the peer sees them";
+    EXPECT_LE(frames, (16u << 20) / kSuperMss * 11 / 10);
     EXPECT_EQ(p.c->counters().retransmits, 0u);
 }
 
@@ -98,7 +98,9 @@ TEST(TcpSuperFrames, LostFramesAreRepeatedAlone) {
     Tap tap(p.w);
     tap.record = false;
     unsigned data = 0;
-    tap.drop = [&](const Tap::Seen& x) { return x.from_a && x.payload.size() == kMss && ++data % 100 == 7; };
+    tap.drop = [&](const Tap::Seen& x) {
+        return x.from_a && x.payload.size() == kSuperMss && ++data % 100 == 7;
+    };
     p.move(4 << 20, 131072);
     EXPECT_GT(tap.dropped, 10u);
     EXPECT_NE(p.c->counters().fast_recoveries, 0u);
@@ -145,20 +147,20 @@ TEST(TcpSuperFrames, PartOfOneIsAcknowledged) {
     auto heard = t.peer.take();
     ASSERT_EQ(heard.size(), 10u);
     for (std::size_t i = 0; i < heard.size(); i++) {
-        EXPECT_EQ(heard[i].seq, start + i * kMss);
-        EXPECT_EQ(heard[i].payload.size(), kMss);
+        EXPECT_EQ(heard[i].seq, start + i * kSuperMss);
+        EXPECT_EQ(heard[i].payload.size(), kSuperMss);
     }
     // In the midst of a frame: what is sent again begins there.
-    t.peer.rcv = start + 2 * kMss + 100;
+    t.peer.rcv = start + 2 * kSuperMss + 100;
     t.peer.stamp++;
     t.peer.say(kAck);
-    EXPECT_EQ(t.c->unacked_bytes(), 40'000u - 2 * kMss - 100);
+    EXPECT_EQ(t.c->unacked_bytes(), 40'000u - 2 * kSuperMss - 100);
     (void)t.peer.take();
     t.w.pass(3 * kSec);
     heard = t.peer.take();
     ASSERT_FALSE(heard.empty());
     bool again = false;
-    for (const Segment& s : heard) again |= s.seq == t.peer.rcv && s.payload.size() <= kMss;
+    for (const Segment& s : heard) again |= s.seq == t.peer.rcv && s.payload.size() <= kSuperMss;
     EXPECT_TRUE(again);
     // All that is left arrives.
     for (int i = 0; i < 200 && t.c->unacked_bytes() != 0; i++) {
@@ -173,21 +175,22 @@ TEST(TcpSuperFrames, PartOfOneIsAcknowledged) {
 TEST(TcpSuperFrames, SackInsideOne) {
     Scripted t(kSuperFrames);
     ASSERT_NO_FATAL_FAILURE(t.establish());
-    ASSERT_EQ(send(t.c, std::string(10 * kMss, 's')), static_cast<ssize_t>(10 * kMss));
+    ASSERT_EQ(send(t.c, std::string(10 * kSuperMss, 's')), static_cast<ssize_t>(10 * kSuperMss));
     const std::uint32_t start = t.peer.rcv;
     ASSERT_EQ(t.peer.take().size(), 10u);
     // The second and the sixth are missing.
-    t.peer.rcv = start + kMss;
+    t.peer.rcv = start + kSuperMss;
     Segment s = t.peer.segment(kAck);
-    s.options += option::sack({{start + 2 * kMss, start + 5 * kMss}, {start + 6 * kMss, start + 10 * kMss}});
+    s.options += option::sack(
+        {{start + 2 * kSuperMss, start + 5 * kSuperMss}, {start + 6 * kSuperMss, start + 10 * kSuperMss}});
     t.peer.put(s);
     auto heard = t.peer.take();
     ASSERT_EQ(heard.size(), 2u);
-    EXPECT_EQ(heard[0].seq, start + kMss);
-    EXPECT_EQ(heard[0].payload.size(), kMss);
-    EXPECT_EQ(heard[1].seq, start + 5 * kMss);
-    EXPECT_EQ(heard[1].payload.size(), kMss);
-    t.peer.rcv = start + 10 * kMss;
+    EXPECT_EQ(heard[0].seq, start + kSuperMss);
+    EXPECT_EQ(heard[0].payload.size(), kSuperMss);
+    EXPECT_EQ(heard[1].seq, start + 5 * kSuperMss);
+    EXPECT_EQ(heard[1].payload.size(), kSuperMss);
+    t.peer.rcv = start + 10 * kSuperMss;
     t.peer.say(kAck);
     EXPECT_EQ(t.c->unacked_bytes(), 0u);
 }

@@ -75,6 +75,15 @@ void describe_ring(unsigned number, ring::Ring& ring, net::KernelView& view) noe
     stats::publish(block.state, 1);
 }
 
+// With the control lock held. refresh() has described it before.
+void update_details(ring::Ring& ring) noexcept {
+    const int number = ring_number(&ring);
+    if (number < 0 || stats::current() == nullptr) return;
+    stats::RingBlock& block = stats::current()->ring(static_cast<unsigned>(number));
+    const stats::Describe guard(block.sequence);
+    if (guard) stats::put_text(block.details, ring.attr().details);
+}
+
 // A lane has another owner now and then.
 void publish_owner(stats::RingBlock& block, const ring::Lanes& lanes, unsigned lane) noexcept {
     try {
@@ -228,7 +237,7 @@ void serve() noexcept {
         runtime::every(kTick, [] {
             refresh();
             if (Stack* stack = Stack::running(); stack != nullptr && stack->control().try_lock()) {
-                stack->rings().check();
+                if (stack->rings().check()) stack->rings().for_each(update_details);
                 stack->control().unlock();
             }
             return true;

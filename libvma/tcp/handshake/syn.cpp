@@ -17,12 +17,6 @@ enum : std::uint8_t { kEnd = 0, kNop = 1, kMss = 2, kScale = 3, kSackAllowed = 4
 constexpr std::uint8_t kMaxScale = 14;
 constexpr std::uint8_t kSyn = 2, kRst = 4, kAck = 16;  // TCP's flags
 
-std::uint32_t word_at(const std::uint8_t* p) noexcept {
-    std::uint32_t v;
-    std::memcpy(&v, p, 4);
-    return ntohl(v);
-}
-
 // Calls `each(kind, value)` for every option that is whole.
 template <class F>
 void for_each_option(std::span<const std::uint8_t> options, F&& each) noexcept {

@@ -6,8 +6,11 @@
 // tcp_parse_options() reads it.
 #pragma once
 
+#include <arpa/inet.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "libvma/tcp/path.h"
@@ -21,6 +24,13 @@ struct Options;
 struct Stamps {
     std::uint32_t value = 0, echo = 0;
 };
+
+// Of an option, in the host's byte order.
+inline std::uint32_t word_at(const std::uint8_t* bytes) noexcept {
+    std::uint32_t v;
+    std::memcpy(&v, bytes, sizeof v);
+    return ntohl(v);
+}
 
 // The options of a SYN, as far as both ends want them.
 struct SynOptions {

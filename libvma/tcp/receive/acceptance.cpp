@@ -23,12 +23,6 @@ namespace {
 constexpr Nsec kPawsIdle = 24 * 86400 * kSecond;
 constexpr Msec kSynAgain{8};  // the kernel's TCP_TIMEOUT_MIN: two clock ticks
 
-std::uint32_t word_at(const std::uint8_t* option) noexcept {
-    std::uint32_t v;
-    std::memcpy(&v, option, sizeof v);
-    return ntohl(v);
-}
-
 }  // namespace
 
 struct Acceptance::Said {

@@ -86,11 +86,6 @@ Program tcx_programs(int ifindex) noexcept {
     return worst;
 }
 
-void pause() noexcept {
-    timespec time{0, 1'000'000};
-    os::raw_syscall(SYS_nanosleep, &time, 0);
-}
-
 // A netdev may have several tcx programs, and the first one takes a frame. That of a process that is ending
 // would swallow the frames of the next one with the same ports.
 void await_predecessor(int ifindex) noexcept {
@@ -98,7 +93,7 @@ void await_predecessor(int ifindex) noexcept {
     for (;;) {
         const Program other = tcx_programs(ifindex);
         if (other == Program::foreign || clock::monotonic_ns() - began >= patience(other)) return;
-        pause();
+        pause_msec();
     }
 }
 
@@ -114,6 +109,11 @@ steer_three_tuple three(const FlowSpec& s) noexcept {
 }
 
 }  // namespace
+
+void pause_msec() noexcept {
+    timespec time{0, 1'000'000};
+    os::raw_syscall(SYS_nanosleep, &time, 0);
+}
 
 const char* name_of(Mode mode) noexcept {
     switch (mode) {
@@ -180,7 +180,7 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
             until = std::min(deadline_ns, now + patience(other));
         }
         if (now >= until) break;
-        pause();
+        pause_msec();
     }
     if (link == -EBUSY || link == -EEXIST)
         return fail(EBUSY, other == Program::ours ? fmt::format("another libvma process holds {}", name)

@@ -19,6 +19,8 @@ namespace vma::verbs::xdp {
 // By a driver's XDP, by generic XDP, or by tcx: the program copies the frames itself (CopyRings).
 enum class Mode { drv, skb, tc };
 const char* name_of(Mode mode) noexcept;
+// Between two looks at whether a process that ends has let go of the netdev.
+void pause_msec() noexcept;
 
 class Steering {
   public:

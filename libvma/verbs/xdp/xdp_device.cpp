@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <mutex>
 
 #include "libvma/net/xsk_features.h"
-#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
 #include "libvma/verbs/xdp/ethtool.h"
@@ -28,13 +26,6 @@ constexpr std::uint32_t kFillBatch = 32;      // to one queue before the others 
 constexpr std::uint32_t kFurther = 1024, kLeastFurther = 256, kMostFurther = 16384;
 constexpr std::uint32_t kFurtherSends = 512;
 constexpr std::size_t kRoundedUp = 2u << 20;  // what the memory is larger than its chunks, at most
-// Of the fill ring that an XSK has to have, although it only sends.
-constexpr std::uint32_t kUnusedRing = 64;
-
-void pause_msec() noexcept {
-    timespec pause{0, 1'000'000};
-    os::raw_syscall(SYS_nanosleep, &pause, 0);
-}
 
 }  // namespace
 
@@ -60,9 +51,9 @@ struct XdpDevice::Plan {
 };
 
 Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
+    Found found{.queues = config.queues, .allocated = config.queues};
     if (const unsigned used = queues_in_use(config.name); used != 0)
-        config.queues = std::min(config.queues, used);
-    Found found{.queues = config.queues};
+        config.queues = found.queues = std::min(config.queues, used);
     config.queues = std::clamp(config.queues, 1u, unsigned{STEER_MAX_QUEUES});
     const std::uint64_t deadline = clock::monotonic_ns() + config.patience_ns;
     auto announced = Holder::announce(config.ifindex);
@@ -207,60 +198,24 @@ Result<ibv_mr*> XdpDevice::reg_mr(void* addr, std::size_t length) {
 
 Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
     if (!have_mr_ || have_qp_) return fail(EINVAL, "one memory region first, then one QP");
-    const bool copies = copies_ != nullptr;
-    XskConfig xsk{.ifindex = config_.ifindex,
-                  .rx_size = copies ? 0 : rx_per_queue_,
-                  .tx_size = attr_.max_send_wr,
-                  .fill_size = copies ? kUnusedRing : fill_per_queue_,
-                  .completion_size = std::bit_ceil(attr_.max_send_wr + attr_.further_send)};
     std::uint32_t room = attr_.chunk_size - kHeadroom;
     if (found_.may_avoid_copies) room = room / kDriversUnit * kDriversUnit;
-    const bool one_chunk = config_.mtu + 14 <= room;
     // A process that ends gives its sockets up one after the other, and last of all the queue.
-    const std::uint64_t deadline = std::max(deadline_ns_, clock::monotonic_ns() + config_.patience_ns);
-    const std::vector<std::uint16_t> ways = ways_to_bind(found_.may_avoid_copies, one_chunk);
-    if (copies) copies_->use_posted(queues_.front()->fill);
+    deadline_ns_ = std::max(deadline_ns_, clock::monotonic_ns() + config_.patience_ns);
+    const auto ways = ways_to_bind(found_.may_avoid_copies, config_.mtu + 14 <= room);
+    if (copies_ != nullptr) copies_->use_posted(queues_.front()->fill);
+    queues_.reserve(STEER_MAX_QUEUES);  // the send side looks at the first one while others come
     for (unsigned q = 0; q < config_.queues; q++) {
-        if (q != 0) {
-            queues_.push_back(std::make_unique<Xsk>());
-            if (auto opened = queues_.back()->open(); !opened) return std::unexpected(opened.error());
-            xsk.tx_size = 0;  // frames are sent on the first queue
-        }
-        xsk.queue = q;
-        Xsk& socket = *queues_.back();
-        if (auto made = socket.make_rings(xsk); !made) return std::unexpected(made.error());
-        int error = EINVAL;
-        for (std::uint16_t flags : ways) {
-            xsk.bind_flags = flags;
-            // This process's program is attached, so the process that holds the queue is ending: the kernel
-            // takes 1 to 300 ms for it.
-            while ((error = socket.bind(xsk, q == 0 ? nullptr : queues_.front().get())) == EBUSY &&
-                   clock::monotonic_ns() < deadline)
-                pause_msec();
-            if (error == 0 || error == EBUSY || q != 0) break;
-        }
-        if (error == 0 && q == 0) scatter_ = (xsk.bind_flags & XDP_USE_SG) != 0;
-        if (error == 0 && socket.zero_copy()) zero_copy_ = true;
-        if (error == EINVAL && q != 0) {
-            // The kernel tells how many queues were allocated, not how many are in use; this one is not. If
-            // it is used later, its frames find no socket and pass to the kernel.
-            queues_.pop_back();
-            break;
-        }
-        if (error != 0)
-            return fail(error, error == EBUSY
-                                   ? fmt::format("another process holds queue {} of {}", q, config_.name)
-                                   : fmt::format("cannot bind to queue {} of {}: {}", q, config_.name,
-                                                 strerror(error)));
-        auto set =
-            copies ? copies_->open(0, socket.rx, 0, rx_per_queue_) : steering_.set_socket(0, q, socket.fd());
-        if (!set) return std::unexpected(set.error());
+        auto opened = open_queue(q, ways);
+        // The kernel tells how many queues were allocated, not how many are in use; this one is not.
+        if (!opened && opened.error().code == EINVAL && q != 0) break;
+        if (!opened) return std::unexpected(opened.error());
     }
     // Without copies the driver heeds the metadata, or does not. With copies the kernel does so, but tells
     // drivers no protocol, which many read, and before 6.18 it does not for virtio_net. In doubt the ring
     // sums.
     if (!(zero_copy_ ? found_.driver_sums : config_.inside)) attr_.tx_checksum = false;
-    if (auto opened = open_channel(); !opened) return std::unexpected(opened.error());
+    if (auto opened = open_channel(may_grow()); !opened) return std::unexpected(opened.error());
     if (shared_ != nullptr) shared_->set_completions(queues_.front()->completion);
     // There may be fewer queues than were asked for.
     const auto count = static_cast<std::uint32_t>(queues_.size());
@@ -269,21 +224,6 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
     slots_.resize(attr_.max_send_wr);
     attr_.details = details();
     return fill_qp(init);
-}
-
-std::string XdpDevice::details() const {
-    const std::string driver = driver_of(config_.name);
-    const char* const by = !attr_.tx_checksum ? "the library" : zero_copy_ ? "the driver" : "the kernel";
-    const char* const way = mode() == Mode::drv   ? (zero_copy_ ? "native XDP without copies" : "native XDP")
-                            : mode() == Mode::skb ? "generic XDP"
-                                                  : "tcx";
-    // The tcx program takes the frames of all queues to one ring.
-    const std::string queues =
-        copies_ != nullptr ? "all" : fmt::format("{} of {}", queues_.size(), found_.queues);
-    return fmt::format("{}{}{}{}, checksums by {}, {} queues, {} frames to receive, {} to send{}{}",
-                       driver.empty() ? "" : "driver ", driver, driver.empty() ? "" : ", ", way, by, queues,
-                       rx_per_queue_ * queues_.size(), attr_.max_send_wr, found_.refusal.empty() ? "" : "; ",
-                       found_.refusal);
 }
 
 Result<Flow*> XdpDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t) {
@@ -356,6 +296,7 @@ int XdpDevice::post(ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
         }
         queue->fill.submit(n);
         queue->posted += n;
+        if (__builtin_expect(!queue->fed, 0)) feed(*queue);
         if (queue->fill.needs_wakeup()) queue->kick_rx();
     }
     return 0;

@@ -67,6 +67,8 @@ class XdpDevice final : public XdpSender {
         return steering_.set_sources(sources);
     }
     Result<std::unique_ptr<Device>> further() override;
+    bool has_new_queues() noexcept override;
+    std::uint32_t follow_queues() noexcept override;
 
     // ---- for further devices ----
     SharedPool* pool() noexcept { return pool_; }
@@ -81,12 +83,14 @@ class XdpDevice final : public XdpSender {
     }
     bool scatters() const noexcept { return scatter_; }
     bool inside() const noexcept { return config_.inside; }
+    bool may_grow() const noexcept { return found_.allocated > 1; }
 
   private:
     // What open() learned of the netdev.
     struct Found {
         std::string refusal;            // why the driver has no native XDP
         unsigned queues = 0;            // receive queues in use
+        unsigned allocated = 0;         // that may come into use
         bool may_avoid_copies = false;  // true also where the kernel does not tell
         bool driver_sums = false;       // when it avoids copies
     };
@@ -101,9 +105,11 @@ class XdpDevice final : public XdpSender {
     struct Plan;
     void share(const Plan& plan);
     std::string details() const;
+    Result<void> open_queue(unsigned q, const std::vector<std::uint16_t>& ways);
     Mode mode() const noexcept { return config_.modes.front(); }
     int post(ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept;
     Xsk* emptiest_queue() noexcept;
+    void feed(Xsk& queue) noexcept;
     int poll_recv(int count, ibv_wc* wc) noexcept;
     void wake_drivers() noexcept;
 

@@ -43,27 +43,50 @@ std::span<std::uint8_t> XdpLane::send_memory() noexcept {
 
 Result<ibv_qp*> XdpLane::create_qp(const ibv_qp_init_attr& init) {
     if (!have_mr_ || have_qp_) return fail(EINVAL, "one memory region first, then one QP");
-    for (unsigned q = 0; q < first_.queues(); q++) {
-        auto& queue = *queues_.emplace_back(std::make_unique<Xsk>());
-        if (auto opened = queue.open(); !opened) return std::unexpected(opened.error());
-        const XskConfig config{.ifindex = attr_.ifindex,
-                               .queue = q,
-                               .rx_size = copies_ != nullptr ? 0 : pool_->receives(),
-                               .tx_size = q == 0 ? attr_.max_send_wr : 0,
-                               .own_pool = false};
-        if (auto made = queue.make_rings(config); !made) return std::unexpected(made.error());
-        if (const int error = queue.bind(config, &first_.queue(q)); error != 0)
-            return fail(error, fmt::format("cannot bind another socket to queue {} of {}: {}", q,
-                                           first_.netdev(), strerror(error)));
-        taken_.emplace_back().reserve(pool_->receives());
-        auto set = copies_ != nullptr
-                       ? copies_->open(slot_, queue.rx, first_.receives_before(slot_), pool_->receives())
-                       : first_.steering().set_socket(slot_ * STEER_MAX_QUEUES, q, queue.fd());
-        if (!set) return std::unexpected(set.error());
-    }
-    if (auto opened = open_channel(); !opened) return std::unexpected(opened.error());
+    queues_.reserve(STEER_MAX_QUEUES);
+    taken_.reserve(STEER_MAX_QUEUES);
+    while (queues_.size() < first_.queues())
+        if (auto opened = open_queue(); !opened) return std::unexpected(opened.error());
+    followed_ = queues_.size();
+    if (auto opened = open_channel(first_.may_grow()); !opened) return std::unexpected(opened.error());
     slots_.resize(attr_.max_send_wr);
     return fill_qp(init);
+}
+
+// A socket beside the first device's on the next queue.
+Result<void> XdpLane::open_queue() {
+    const auto q = static_cast<std::uint32_t>(queues_.size());
+    auto queue = std::make_unique<Xsk>();
+    if (auto opened = queue->open(); !opened) return opened;
+    const XskConfig config{.ifindex = attr_.ifindex,
+                           .queue = q,
+                           .rx_size = copies_ != nullptr ? 0 : pool_->receives(),
+                           .tx_size = q == 0 ? attr_.max_send_wr : 0,
+                           .own_pool = false};
+    if (auto made = queue->make_rings(config); !made) return made;
+    if (const int error = queue->bind(config, &first_.queue(q)); error != 0)
+        return fail(error, fmt::format("cannot bind another socket to queue {} of {}: {}", q, first_.netdev(),
+                                       strerror(error)));
+    taken_.emplace_back().reserve(pool_->receives());
+    Xsk& made = *queues_.emplace_back(std::move(queue));
+    if (have_qp_)
+        if (auto watched = watch(made); !watched) return watched;
+    return copies_ != nullptr
+               ? copies_->open(slot_, made.rx, first_.receives_before(slot_), pool_->receives())
+               : first_.steering().set_socket(slot_ * STEER_MAX_QUEUES, q, made.fd());
+}
+
+// The first device's ring posts its receives.
+std::uint32_t XdpLane::follow_queues() noexcept {
+    try {
+        followed_ = first_.queues();
+        while (queues_.size() < followed_)
+            if (!open_queue()) break;
+        attr_.details = first_.attr().details;
+    } catch (...) {
+        // no memory: the kernel has their frames
+    }
+    return 0;
 }
 
 Result<Flow*> XdpLane::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t) {

@@ -30,8 +30,11 @@ class XdpLane final : public XdpSender {
     void destroy_flow(Flow* flow) noexcept override;
     Result<Flow*> take_flow(ibv_qp* qp, Device& from, Flow* flow, std::uint32_t tag) override;
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
+    bool has_new_queues() noexcept override { return followed_ < first_.queues() && !failed(); }
+    std::uint32_t follow_queues() noexcept override;
 
   private:
+    Result<void> open_queue();
     static int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
     static int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
     int poll_recv(int count, ibv_wc* wc) noexcept;
@@ -46,6 +49,7 @@ class XdpLane final : public XdpSender {
     std::vector<Posted> posted_;                     // the last one was in use last
     std::vector<std::vector<std::uint64_t>> taken_;  // by queue: chunks to give back
     std::size_t next_poll_ = 0;
+    std::size_t followed_ = 0;  // of the first device's queues: those beyond queues_ were refused
 };
 
 }  // namespace vma::verbs::xdp

@@ -35,21 +35,25 @@ void XdpSender::open_super_frames(const std::string& netdev, bool datagrams) {
     }
 }
 
-Result<void> XdpSender::open_channel() {
+Result<void> XdpSender::watch(Xsk& queue) noexcept {
+    epoll_event event{.events = EPOLLIN, .data = {}};
+    if (os::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, queue.fd(), &event) == 0) return {};
+    return fail(errno, "EPOLL_CTL_ADD");
+}
+
+Result<void> XdpSender::open_channel(bool grows) {
     if (copies_ != nullptr) {
         copies_->descriptor(slot_).mirror(&channel_.fd);
         return {};
     }
-    if (queues_.size() == 1) {
+    if (queues_.size() == 1 && !grows) {
         queues_.front()->mirror_fd(&channel_.fd);
         return {};
     }
     epoll_ = InternalFd(static_cast<int>(os::raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
     if (!epoll_) return fail(EMFILE, "epoll_create1");
-    for (auto& queue : queues_) {
-        epoll_event event{.events = EPOLLIN, .data = {}};
-        os::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, queue->fd(), &event);
-    }
+    for (auto& queue : queues_)
+        if (auto watched = watch(*queue); !watched) return watched;
     epoll_.mirror(&channel_.fd);
     return {};
 }

@@ -45,8 +45,9 @@ class XdpSender : public SoftwareDevice {
     static constexpr std::uint32_t kSmallDepth = 128;
 
     XdpSender() noexcept;
-    // Of create_qp(), when the queues are bound.
-    Result<void> open_channel();
+    // Of create_qp(), when the queues are bound. `grows`: there may be more of them later, for watch().
+    Result<void> open_channel(bool grows);
+    Result<void> watch(Xsk& queue) noexcept;
     static int req_notify_cq(ibv_cq* cq, int solicited_only);
     // Of the constructor: TSO by a packet socket, and super-frames of datagrams.
     void open_super_frames(const std::string& netdev, bool datagrams);

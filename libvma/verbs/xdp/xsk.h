@@ -152,6 +152,7 @@ class Xsk {
     XskRing<std::uint64_t> fill, completion;
     XskRing<xdp_desc> rx, tx;
     std::uint32_t posted = 0;  // to the fill ring, and not returned in the RX ring yet
+    bool fed = true;           // false: the program does not know it yet, for it has no chunks
 
   private:
     InternalFd fd_;

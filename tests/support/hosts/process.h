@@ -87,15 +87,15 @@ class Process {
 std::string tool(std::vector<std::string> argv, bool* ok = nullptr);
 
 // Path of a file of the build under test: this build, or the one of the directory VMA_TEST_BUILD (a sanitized
-// one). The programs that use the library are always this build's.
+// one). Tools and the programs that use the library are always this build's.
 std::string built(const std::string& file);
 // Path of the library under test: that of the build under test, or VMA_TEST_LIBRARY (an installed one, an
 // older one).
 std::string library();
 // Has the library under test AddressSanitizer?
 bool sanitized();
-inline std::string vma_stats() { return built("tools/vma_stats/vma_stats"); }
-inline std::string vma_perf() { return built("tools/vma_perf/vma_perf"); }
+inline std::string vma_stats() { return VMA_BUILD "/tools/vma_stats/vma_stats"; }
+inline std::string vma_perf() { return VMA_BUILD "/tools/vma_perf/vma_perf"; }
 // What LD_PRELOAD must be for the library under test.
 std::string preload_value();
 // Path of a test program from tests/apps.
