@@ -53,6 +53,7 @@ struct Load {
     bool scarce;
 };
 class Memory : public testing::TestWithParam<Load> {};
+constexpr std::uint32_t kSegments = 6000;  // in a buffer each, thrice what the longest window may keep
 
 // The peer sends what costs most, and the program does not read. What is kept for it is less than twice the
 // receive buffer.
@@ -78,7 +79,7 @@ TEST_P(Memory, IsBoundedByTwiceTheReceiveBuffer) {
     constexpr std::int64_t kBuffer = 2048 + sizeof(ring::RxBuffer);
     const std::int64_t memory = memory_used(), taken = buffers();
     std::int64_t most = 0;
-    const std::uint32_t base = t.peer.snd, count = std::min(window, 20'000u);
+    const std::uint32_t base = t.peer.snd, count = std::min(window, kSegments);
     std::uint64_t sent = 0, half = 0;
     auto put = [&](std::uint32_t at, std::uint32_t length) {
         Segment s = t.peer.segment(kAck, std::string(length, 'm'));
@@ -106,7 +107,7 @@ TEST_P(Memory, IsBoundedByTwiceTheReceiveBuffer) {
                 put(1 + i, 100);
                 break;
             case Pattern::shifted_segments:
-                put(1 + i % 20'000, 1400);
+                put(1 + i % kSegments, 1400);
                 break;
             case Pattern::short_segments:
                 put(500 * (i % (window / 500)), 500);

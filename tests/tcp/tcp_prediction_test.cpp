@@ -81,9 +81,11 @@ class Play {
         if (below(random_, 30) == 0) t.peer.window = 0;
         const std::uint32_t kind = below(random_, 20), under_way = end_ - una_;
         std::string data;
-        if (below(random_, 3) != 0)
-            for (std::uint32_t n = 1 + below(random_, 1448); data.size() < n;)
-                data += static_cast<char>('a' + below(random_, 26));
+        if (below(random_, 3) != 0) {
+            data.resize(1 + below(random_, 1448));
+            for (std::uint32_t at = below(random_, 26); char& c : data)
+                c = static_cast<char>('a' + at++ % 26);
+        }
         if (kind < 12) una_ += below(random_, 3) == 0 ? below(random_, under_way + 1) : under_way;
         Segment s =
             t.peer.segment(static_cast<std::uint8_t>(kAck | (below(random_, 2) != 0 ? kPsh : 0)), data);

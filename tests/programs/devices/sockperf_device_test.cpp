@@ -90,8 +90,9 @@ TEST_P(SockperfOnDevice, TalksToTheKernel) {
     EXPECT_NE(log.find("offloaded by " + device_name() + ":"), log.npos) << text;
     // Of TCP all; of UDP the simulated adapter, a thread without a processor of its own, may lose some.
     EXPECT_GT(arrived, s.tcp ? sent * 9 / 10 : sent / 2) << text;
-    // A neighbour is confirmed, a connection set up.
-    EXPECT_LT(kernel, 20) << "not offloaded, of " << sent << "\n" << text;
+    // A neighbour is confirmed, a connection set up. A datagram finds no room while the adapter's thread has
+    // no processor.
+    EXPECT_LT(kernel, s.tcp ? 20 : 20 + sent / 20) << "not offloaded, of " << sent << "\n" << text;
 }
 
 INSTANTIATE_TEST_SUITE_P(Sessions, SockperfOnDevice,

@@ -583,8 +583,9 @@ TCP_KERNEL_CASE(process, listener_passed, 16) {
     sync();
 }
 
-// exit() with the send queue full: all of it arrives, and the end.
-TCP_KERNEL_PAIR_CASE(process, exit_with_unsent_data, 4280) {
+// exit() with the send queue full: all of it arrives, and the end. The kernel may have to send 4 MiB, and
+// get an ACK for each segment.
+TCP_KERNEL_PAIR_CASE(process, exit_with_unsent_data, 5800) {
     int report[2];
     ok(pipe(report));
     long total = 0;
