@@ -40,10 +40,11 @@ void interrupted(const char* what, int sig) {
     g_calls = 0;
     pthread_t self = pthread_self();
     std::thread other([&] {
-        // This thread must not get process-directed copies; the signal is sent to the other one.
-        usleep(30000);
+        // This thread must not get process-directed copies; the signal is sent to the other one, which also
+        // on a busy host is in the call by then, and sees the signal before the datagram.
+        usleep(100000);
         pthread_kill(self, sig);
-        usleep(30000);
+        usleep(100000);
         send(g_pair[0], "d", 1, 0);
     });
     char c;

@@ -452,7 +452,7 @@ assert c.recv(100) == b'4567'
     const Result info = run(program, {}, peer), debug = run(program, {"VMA_TRACELEVEL=debug"}, peer),
                  fine = run(program, {"VMA_TRACELEVEL=fine"}, peer),
                  finer = run(program, {"VMA_TRACELEVEL=finer"}, peer);
-    EXPECT_EQ(info.err.find("bind("), std::string::npos) << info.err;
+    EXPECT_EQ(info.err.find("] bind("), std::string::npos) << info.err;
     int udp = -1, listener = -1, connection = -1;
     ASSERT_EQ(sscanf(debug.out.c_str(), "%d %d %d", &udp, &listener, &connection), 3) << debug.out;
     const std::string u = std::to_string(udp), l = std::to_string(listener), c = std::to_string(connection);

@@ -219,11 +219,13 @@ void tcp_full_wakes(How how) {
     long other = exchange(static_cast<long>(length));
     if (left()) {
         char c = 0;
-        // The kernel tells of room only who has found none.
+        // The kernel tells of room only who has found none, so the peer must not read before.
         while (send(fd, &c, 1, MSG_DONTWAIT) == 1) {
         }
+        sync();
         out.show("wakes", kForEver);
     } else {
+        sync();
         usleep(1500);
         drain(fd, static_cast<size_t>(other));
     }
