@@ -65,9 +65,9 @@ void Recovery::recover() noexcept {
     log::debug("{}: recovered from a failed request", device_->attr().name);
 }
 
-void Recovery::fail() noexcept {
+void Recovery::fail(const char* why) noexcept {
     if (failed_.exchange(true, std::memory_order_acq_rel)) return;
-    log::error("{}: the device has failed; the kernel serves its sockets from now on", device_->attr().name);
+    log::error("{}: {}; the kernel serves its sockets from now on", device_->attr().name, why);
     if (!on_failure_) return device_->give_up_flows();
     try {
         runtime::every(clock::Msec(1), [this] {

@@ -40,8 +40,8 @@ class Recovery {
     void recover() noexcept;
     std::uint64_t recoveries() const noexcept { return recoveries_; }
 
-    // Any thread, any lock held: the device has failed.
-    void fail() noexcept;
+    // Any thread, any lock held: the device has failed, or does not serve for the reason `why`.
+    void fail(const char* why = "the device has failed") noexcept;
     bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
     // Any thread, once a second or so: makes good for a recovery that had to wait.
     void check() noexcept;

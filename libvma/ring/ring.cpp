@@ -165,6 +165,18 @@ bool Ring::check() noexcept {
     return true;
 }
 
+const char* Ring::silent(bool link) noexcept {
+    Silence::Seen seen{.link = link, .sends_stand = !attr().kernel_sends && tx_.stands()};
+    RxCounters rx;
+    {
+        ReceiveLock::Hold hold(rx_.lock());
+        rx_.count(rx);
+    }
+    seen.frames = rx.rx_frames;
+    seen.strays = rx.rx_strays;
+    return silence_.look(seen);
+}
+
 BufferCounts Ring::buffer_counts() noexcept {
     BufferCounts counts;
     {

@@ -36,6 +36,7 @@
 #include "libvma/ring/ring_config.h"
 #include "libvma/ring/ring_counters.h"
 #include "libvma/ring/rx_buffer.h"
+#include "libvma/ring/silence.h"
 #include "libvma/ring/strays/stray_segments.h"
 #include "libvma/ring/tx_queue.h"
 #include "libvma/verbs/device.h"
@@ -171,6 +172,9 @@ class Ring {
     // Once a second or so, by the internal thread: makes good for an event that did not come, and for a
     // recovery that had to wait; looks for new queues. True: attr().details has changed.
     bool check() noexcept;
+    // Then: why the device is silent, where it should not be (Silence); null: it is not. `link`: the
+    // interface is up and has a carrier.
+    const char* silent(bool link) noexcept;
 
     // ---- send ----
     // Sends one UDP datagram: `headers` is a template of net::kUdpHeaders bytes (see
@@ -255,6 +259,8 @@ class Ring {
     // ---- state ----
     // The device has failed: it will neither send nor receive. See RingConfig::on_failure.
     bool failed() const noexcept { return recovery_.failed(); }
+    // The kernel serves its sockets better, for the reason `why`: as if the device had failed.
+    void give_up(const char* why) noexcept { recovery_.fail(why); }
     RingCounters counters() noexcept;
     void reset_drained_max() noexcept;
     // Takes back what was released so far, polls send completions, and counts. Waits for the ring's locks.
@@ -278,6 +284,7 @@ class Ring {
     BulkStreams bulk_streams_;
     FirstWrites first_writes_;
     Recovery recovery_;
+    Silence silence_;
     CompletionEvents events_;
     const unsigned lane_;
     const std::shared_ptr<RuleOwners> owners_;

@@ -323,9 +323,19 @@ void Rings::log_counters() {
 
 bool Rings::check() noexcept {
     bool changed = false;
-    for_each([&](Ring& ring) {
-        if (!ring.failed() && ring.check()) changed = true;
-    });
+    net::Link link;
+    for (auto& [ifindex, slot] : slots_) {
+        const char* why = nullptr;
+        const bool up = view_.link(ifindex, link) && link.up;
+        for (auto& ring : slot.rings) {
+            if (ring->failed()) continue;
+            if (ring->check()) changed = true;
+            if (const char* reason = ring->silent(up)) why = reason;
+        }
+        // What the driver does to one of them it does to all.
+        if (why == nullptr) continue;
+        for (auto& ring : slot.rings) ring->give_up(why);
+    }
     return changed;
 }
 

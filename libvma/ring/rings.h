@@ -41,8 +41,8 @@ class Rings {
     // get() of an interface that another process had. True: that process still has it, and on_freed() comes
     // again. Callers serialise, as of get().
     bool retry(int ifindex);
-    // Ring::check() of all. Once a second or so; callers serialise, as of get(). True: what attr().details
-    // says of one has changed.
+    // Ring::check() of all, and the kernel gets the sockets of an interface that is silent. Once a second or
+    // so; callers serialise, as of get(). True: what attr().details says of one has changed.
     bool check() noexcept;
     // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, named by
     // VMA_XDP_INTERFACES unless there are RDMA devices.) `why` says what is wrong.

@@ -77,6 +77,8 @@ class TxQueue {
     void drain() noexcept;
     // Sends all that is held back, then drains.
     void send_all() noexcept;
+    // Once a second, one thread at a time: requests wait for a completion, and none came since the last call.
+    bool stands() noexcept;
     bool owned_by_me() const noexcept { return lock_.owned_by_me(); }
     void note_retransmit() noexcept { retransmits_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -172,6 +174,7 @@ class TxQueue {
     std::atomic<std::uint64_t> retransmits_{0};
     std::atomic<std::uint64_t> lock_waits_{0};
     std::uint64_t frames_looked_at_ = 0;  // the flusher's
+    std::uint64_t done_ = 0;              // places in the queue, at the last stands()
 };
 
 }  // namespace vma::ring

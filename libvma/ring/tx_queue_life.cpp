@@ -36,6 +36,18 @@ void TxQueue::drain() noexcept {
     }
 }
 
+// Requests that did not ask for a completion get one behind them, or with the next one.
+bool TxQueue::stands() noexcept {
+    if (!lock()) return false;
+    const Hold hold(*this);
+    reap();
+    const std::uint64_t done = buffers_.posted() - buffers_.under_way();
+    if (buffers_.under_way() == 0 || std::exchange(done_, done) != done) return false;
+    const bool asked = buffers_.under_way() > unsignalled_;
+    if (!asked) unsignalled_ = device_->mark(qp_, buffers_.posted()) ? 0 : signal_every_;
+    return asked;
+}
+
 void TxQueue::send_all() noexcept {
     constexpr int kMostFlushes = 64;  // of as many frames as the kernel takes at a time
     flush_now();

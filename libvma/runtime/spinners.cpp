@@ -2,11 +2,8 @@
 #include "libvma/runtime/spinners.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
 
 #include <algorithm>
 
@@ -76,8 +73,10 @@ void SpinnerTable::sweep() noexcept {
 namespace spinners {
 namespace {
 
-constexpr clock::Nsec kPreempted{50'000};              // longer than anything but another thread's turn
-constexpr std::chrono::milliseconds kContended{20};    // after that
+constexpr key_t kKey = 0x766d6100;                   // of the segment, with the user's number
+constexpr clock::Nsec kPreempted{50'000};            // longer than anything but another thread's turn
+constexpr std::chrono::milliseconds kContended{20};  // after that
+constexpr std::chrono::milliseconds kFullHolds{20};
 constexpr std::chrono::milliseconds kSweepEvery{100};  // while the table is crowded
 // A program may change its processors at any time. What is known of them is asked again after a while, and
 // soon where others seem to need them.
@@ -102,6 +101,7 @@ struct Me {
     SpinnerTable::Entry* entry = nullptr;
     std::uint64_t owner = 0;
     std::uint32_t number = 0;  // of the entry, or of the one before
+    clock::Ticks full_until;   // there was no entry
 };
 constinit thread_local Me t_me;
 
@@ -112,18 +112,28 @@ void renew() noexcept {
 }
 VMA_RENEW_IN_CHILD(renew);
 
+void sweep_now_and_then(SpinnerTable& table) noexcept {
+    const std::uint64_t now = clock::ticks();
+    std::uint64_t before = g_swept.load(std::memory_order_relaxed);
+    if (now - before >= clock::to_ticks(kSweepEvery).count() &&
+        g_swept.compare_exchange_strong(before, now, std::memory_order_relaxed))
+        table.sweep();
+}
+
 // Null: there is no entry to be had.
 Known* enter(SpinnerTable& table, Me& me) noexcept {
     if (me.entry != nullptr) return &g_known[me.number];
+    if (const clock::Ticks now = clock::Ticks::now(); now < me.full_until) return nullptr;
     if (me.owner == 0)
         me.owner = static_cast<std::uint64_t>(os::raw_syscall(SYS_getpid)) << 32 |
                    static_cast<std::uint32_t>(os::raw_syscall(SYS_gettid));
     me.entry = table.claim(me.owner, me.number);
     if (me.entry == nullptr) {
-        table.sweep();
-        me.entry = table.claim(me.owner, me.number);
+        // Full: hundreds of threads wait, or some have died.
+        sweep_now_and_then(table);
+        me.full_until = clock::Ticks::now() + clock::to_ticks(kFullHolds);
+        return nullptr;
     }
-    if (me.entry == nullptr) return nullptr;
     me.number = static_cast<std::uint32_t>(table.index_of(*me.entry));
     internal::t_waits = true;
     Known& known = g_known[me.number];
@@ -156,27 +166,23 @@ SpinAdvice advice(const SpinnerTable& table, const SpinnerTable::Entry& mine, Kn
 
 }  // namespace
 
+// Memory that nobody can shorten, and no file: a limit of files' sizes or a full file system ends no program.
+// Another user may have a segment of the key; then there is no table.
 void open() noexcept {
     if (g_table.load(std::memory_order_relaxed) != nullptr) return;
-    char path[64];
-    *fmt::format_to_n(path, sizeof path - 1, "/dev/shm/vma_spinners.{}", os::raw_syscall(SYS_geteuid)).out =
-        0;
-    const long fd =
-        os::raw_syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return;
-    struct stat file;
-    void* memory = MAP_FAILED;
-    if (fstat(static_cast<int>(fd), &file) == 0 && S_ISREG(file.st_mode) &&
-        file.st_uid == static_cast<uid_t>(os::raw_syscall(SYS_geteuid)) && (file.st_mode & 077) == 0 &&
-        (file.st_size == static_cast<off_t>(sizeof(SpinnerTable)) ||
-         os::raw_syscall(SYS_ftruncate, fd, sizeof(SpinnerTable)) == 0))
-        memory =
-            mmap(nullptr, sizeof(SpinnerTable), PROT_READ | PROT_WRITE, MAP_SHARED, static_cast<int>(fd), 0);
-    os::raw_syscall(SYS_close, fd);
-    if (memory == MAP_FAILED) return;
-    auto* table = static_cast<SpinnerTable*>(memory);  // zeroes are an empty table
+    const auto user = static_cast<uid_t>(os::raw_syscall(SYS_geteuid));
+    const long id = os::raw_syscall(SYS_shmget, kKey ^ user, sizeof(SpinnerTable), IPC_CREAT | 0600);
+    if (id < 0) return;
+    const long at = os::raw_syscall(SYS_shmat, id, nullptr, 0);
+    if (at < 0 && at > -4096) return;
+    auto* table = reinterpret_cast<SpinnerTable*>(at);  // zeroes are an empty table
+    // Of what is attached, since the key may have got another segment meanwhile.
+    shmid_ds segment{};
     SpinnerTable* none = nullptr;
-    if (!g_table.compare_exchange_strong(none, table)) munmap(memory, sizeof(SpinnerTable));
+    if (os::raw_syscall(SYS_shmctl, id, IPC_STAT, &segment) != 0 || segment.shm_perm.uid != user ||
+        segment.shm_perm.cuid != user || (segment.shm_perm.mode & 077) != 0 ||
+        segment.shm_segsz < sizeof(SpinnerTable) || !g_table.compare_exchange_strong(none, table))
+        os::raw_syscall(SYS_shmdt, at);
 }
 
 bool look(std::uint64_t round) noexcept {
@@ -198,11 +204,7 @@ bool look(std::uint64_t round) noexcept {
         case SpinAdvice::sleep:
             return false;
         case SpinAdvice::yield:
-            if (now.count() - g_swept.load(std::memory_order_relaxed) >=
-                clock::to_ticks(kSweepEvery).count()) {
-                g_swept.store(now.count(), std::memory_order_relaxed);
-                table->sweep();
-            }
+            sweep_now_and_then(*table);
             if (known->turns.long_at(now)) return false;
             internal::t_look_mask = kLookOften - 1;
             yield_core();

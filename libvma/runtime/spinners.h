@@ -16,6 +16,8 @@
 //     offers its processor when it has polled in vain for a while.
 // A thread alone on its processor makes no system call.
 //
+// A table without a free entry advises nobody for a while: such threads poll as if they were alone.
+//
 // Locks: none. The table is memory that other processes of the user write, too: nothing in it is trusted for
 // more than this advice. An entry belongs to a thread for the time of one wait. What a thread leaves behind
 // that jumps out of a wait, or is killed, counts for some milliseconds.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <utility>
@@ -85,6 +86,11 @@ int give_name(int directory, const char* temporary, const char* name) noexcept {
 
 Result<void*> make_file(const std::string& directory, const std::string& name, std::size_t size, void* at,
                         const std::function<void(void*)>& fill) {
+    // A file that grows beyond the limit is a signal (SIGXFSZ), which ends the program.
+    rlimit limit{};
+    if (os::raw_syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, nullptr, &limit) == 0 && size > limit.rlim_cur)
+        return fail(EFBIG, fmt::format("{}/{} needs {} KiB, more than a file may have (ulimit -f)", directory,
+                                       name, size / 1024));
     auto opened = open_directory(directory);
     if (!opened) return std::unexpected(opened.error());
     const Descriptor dir(*opened);

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The interface of a program's sockets goes and comes back, or changes, while connections are alive. Both
 // ends say something meanwhile. On the kernel and on the library every byte arrives, and nothing is reset.
+#include <linux/bpf.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,6 +76,65 @@ class VanishedInterface : public testing::Test, public testing::WithParamInterfa
     }
     TwoHosts hosts;
 };
+
+// Takes the process's programs off their interfaces, as an administrator can, and a driver that forgets its
+// program does. How many there were.
+int take_programs_off(pid_t pid) {
+    std::set<unsigned> links;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+        for (const auto& file : std::filesystem::directory_iterator(task.path() / "fdinfo")) {
+            std::ifstream in(file.path());
+            std::string word, type;
+            for (unsigned id = 0; in >> word;) {
+                if (word == "link_type:") in >> type;
+                if (word == "link_id:" && in >> id && (type == "xdp" || type == "tcx")) links.insert(id);
+            }
+        }
+    }
+    int count = 0;
+    for (const unsigned id : links) {
+        bpf_attr by_id{}, detach{};
+        by_id.link_id = id;
+        const Fd link(static_cast<int>(syscall(SYS_bpf, BPF_LINK_GET_FD_BY_ID, &by_id, sizeof by_id)));
+        detach.link_detach.link_fd = static_cast<unsigned>(link.get());
+        if (syscall(SYS_bpf, BPF_LINK_DETACH, &detach, sizeof detach) == 0) count++;
+    }
+    return count;
+}
+
+// The kernel receives everything then, and the library its connections' segments from there. After some
+// seconds it leaves the sockets to the kernel, and says why.
+class LostProgram : public VanishedInterface {};
+
+TEST_P(LostProgram, SocketsBecomeTheKernels) {
+    Agent peer(hosts, Host::a);
+    Agent program(hosts, Host::b, with_library({std::string("VMA_XDP_MODE=") + GetParam().mode}));
+    open_socket(program, Host::b, 6000);
+    open_socket(peer, Host::a, 6000);
+    connect(program, peer, 7001, "c");
+    EXPECT_EQ(program.ask("listen l 198.18.1.2 7000"), "ok 7000");
+    converse(program, peer, "c", "c");
+    expect_conversation(peer, program, "198.18.1.2", 5);
+    EXPECT_TRUE(hosts.wait_offloaded(Host::b, true));
+    ASSERT_EQ(take_programs_off(program.process().pid()), 1);
+    const char* const reason =
+        "segments of its connections reached the kernel, and none its queues; the kernel serves";
+    for (int i = 0; i < 200 && program.process().err().find(reason) == std::string::npos; i++) {
+        converse(program, peer, "c", "c");
+        std::this_thread::sleep_for(milliseconds(50));
+    }
+    EXPECT_NE(program.process().err().find(reason), std::string::npos) << program.process().err();
+    converse(program, peer, "c", "c");
+    expect_conversation(peer, program, "198.18.1.2", 5);
+    expect_conversation(program, peer, "198.18.1.1", 5);
+    EXPECT_EQ(peer.ask("dial f 198.18.1.2 7000"), "ok");
+    EXPECT_EQ(program.ask("accept l f 5000"), "ok");
+    converse(program, peer, "f", "f");
+    EXPECT_TRUE(program.finish().ok()) << program.process().err();
+}
+INSTANTIATE_TEST_SUITE_P(Modes, LostProgram,
+                         testing::Values(Cause{.name = "auto"}, Cause{.name = "drv", .mode = "drv"}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(VanishedInterface, LosesNothing) {
     const Cause& cause = GetParam();

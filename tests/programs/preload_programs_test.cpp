@@ -234,6 +234,7 @@ cp "$APPS/app_preload_secure" p/app && chown 65534 p/app && chmod 4755 p/app; p/
     {"threads", "$APPS/app_preload_threads", "", false},
     {"early", "$APPS/app_preload_early"},
     {"signals", "$APPS/app_preload_signals; echo $?"},
+    {"file_limit", "ulimit -f 64; $APPS/app_preload_server; $APPS/app_preload_cycles"},
     {"server", "$APPS/app_preload_server"},
     {"cycles", "$APPS/app_preload_cycles"},
 };

@@ -72,6 +72,23 @@ TEST_F(RingDevice, ADeviceThatSendsAtOnceSumsShortFramesToo) {
     }
 }
 
+// ---- silence ----
+
+TEST_F(RingDevice, ASendThatNeverCompletesIsNoticed) {
+    Host a(wire, kA, {.events = true}), b(wire, kB);
+    Sink sink;
+    b.attach(2000, sink);
+    for (int i = 0; i < 100; i++) EXPECT_EQ(a.ring->silent(true), nullptr);
+    a.device->hold_completions(true);
+    for (int i = 0; i < 40; i++) EXPECT_EQ(a.send(b, 2000, "x"), 0);
+    EXPECT_EQ(a.ring->silent(true), nullptr);
+    const char* why = nullptr;
+    for (int i = 0; i < 5 && why == nullptr; i++) why = a.ring->silent(true);
+    EXPECT_NE(why, nullptr);
+    a.device->hold_completions(false);
+    for (int i = 0; i < 100; i++) EXPECT_EQ(a.ring->silent(true), nullptr);
+}
+
 // ---- flow tags ----
 
 TEST_F(RingDevice, TagsLeadToTheSockets) {

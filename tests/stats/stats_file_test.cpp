@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -235,6 +236,23 @@ TEST_F(StatsFile, TakesThePlaceOfAMapping) {
     static_cast<char*>(at)[0] = 'X';
     EXPECT_EQ(contents(path())[0], 'X');
     munmap(at, kSize);
+}
+
+// The signal for that ends a process.
+TEST_F(StatsFile, LongerThanAFileMayBe) {
+    rlimit old{};
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+    const rlimit low{kSize - 1, old.rlim_max}, enough{kSize, old.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+    auto made = make();
+    setrlimit(RLIMIT_FSIZE, &enough);
+    auto fits = make();
+    setrlimit(RLIMIT_FSIZE, &old);
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.error().code, EFBIG);
+    EXPECT_NE(made.error().what.find("ulimit -f"), std::string::npos) << made.error().what;
+    ASSERT_TRUE(fits) << fits.error().what;
+    munmap(*fits, kSize);
 }
 
 TEST_F(StatsFile, FullFileSystem) {

@@ -9,6 +9,7 @@
 #include "libvma/sockets/cmsg.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp/moved_call.h"
 #include "libvma/sockets/tcp/stream.h"
 #include "libvma/sockets/tcp/wait.h"
 
@@ -127,17 +128,27 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
         flush();
         progress();
     }
-    // The connection is the kernel's, or about to go there.
-    enum class Then { stop, again, leave };
-    auto remote = [&]() -> Then {
-        if (got == 0) return Then::leave;
-        if (!waits || got >= target || how != 0) return Then::stop;
-        if (const int gone = move_away(fd); gone <= 0) return gone == 0 ? Then::again : Then::stop;
-        got += rest_from_kernel(fd, at, flags);
-        return Then::stop;
-    };
     alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
     Waiting* w = nullptr;
+    auto waiting = [&] {
+        if (w == nullptr) w = new (waiting_memory) Waiting(receive_timeout_.load(std::memory_order_relaxed));
+    };
+    // The connection is the kernel's, or about to go there. The caller asks the kernel for all of a call that
+    // has neither data nor waited. `error`: the result, where there are no data.
+    enum class Then { stop, again, leave };
+    ssize_t error = 0;
+    auto remote = [&]() -> Then {
+        if (got == 0 && (w == nullptr || how != 0)) return Then::leave;
+        if (!waits || got >= target || how != 0) return Then::stop;
+        if (const int gone = move_away(fd); gone <= 0)
+            return gone == 0 ? Then::again : got == 0 ? Then::leave : Then::stop;
+        waiting();
+        const ssize_t n =
+            MovedCall(fd, w->deadline).receive(at, flags, target - got, options_.receive_lowat(), got != 0);
+        if (n > 0) got += static_cast<std::size_t>(n);
+        if (n < 0) error = n;
+        return Then::stop;
+    };
     for (;;) {
         // What was copied is returned before an error is: the error waits for the next call.
         if (got != 0 && c->readable() <= (peek ? got : 0) && c->peek_error() != 0) break;
@@ -184,17 +195,17 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
             if (got != 0) break;
             return -EAGAIN;
         }
-        if (w == nullptr) w = new (waiting_memory) Waiting(receive_timeout_.load(std::memory_order_relaxed));
+        waiting();
         w->judges(got == 0);
         const std::size_t have = peek ? got : 0;
-        const int error = wait(-1, *w, [&] {
+        const int failed = wait(-1, *w, [&] {
             if (__builtin_expect(c->undecided(), 0) && got != 0) c->decide_all();
             return c->readable() > have || (c->events() & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 ||
                    transport_.connection() != c;
         });
-        if (error != 0) {
+        if (failed != 0) {
             if (got != 0) break;
-            return error;
+            return failed;
         }
         // Another thread disconnected it, or gave it to the kernel, which knows the answer.
         if (transport_.connection() != c) {
@@ -206,18 +217,7 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
         socket_counters_.came(w != nullptr ? (w->slept ? stats::Arrived::slept : stats::Arrived::polled)
                               : polled     ? stats::Arrived::polled
                                            : stats::Arrived::there);
-    return static_cast<ssize_t>(got);
-}
-
-std::size_t TcpStream::rest_from_kernel(int fd, IovCursor& at, int flags) {
-    int saved = errno;
-    const std::size_t total = at.use_up([&](msghdr& m, std::size_t) -> ssize_t {
-        pollfd p{fd, POLLIN, 0};
-        if (!(flags & MSG_DONTWAIT) && runtime::poll_interruptibly(&p, 1, nullptr) < 0) return -1;
-        return os::recvmsg(fd, &m, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
-    });
-    errno = saved;
-    return total;
+    return got != 0 ? static_cast<ssize_t>(got) : error;
 }
 
 ssize_t TcpStream::finish(ssize_t result, int) noexcept {

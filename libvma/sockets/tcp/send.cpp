@@ -11,6 +11,7 @@
 #include "libvma/sockets/cmsg.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp/moved_call.h"
 #include "libvma/sockets/tcp/stream.h"
 #include "libvma/sockets/tcp/wait.h"
 
@@ -78,11 +79,20 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
         progress();
     else if (!c->holds() && look_is_due())
         look(*c);
-    // The connection is the kernel's, or about to go there. False: the caller asks the kernel, for all of
-    // it.
+    auto waiting = [&] {
+        if (w == nullptr) w = new (waiting_memory) Waiting(options_.send_timeout());
+    };
+    // The connection is the kernel's, or about to go there. False: the caller asks the kernel, for all of a
+    // call that has neither sent nor waited. `error`: the result, where nothing was sent.
+    ssize_t error = 0;
     auto remote = [&] {
-        if (sent == 0) return false;
-        if (waits && move_away(fd) > 0) sent += rest_to_kernel(fd, at, flags);
+        if (sent == 0 && w == nullptr) return false;
+        if (!waits) return true;
+        if (move_away(fd) <= 0) return sent != 0;
+        waiting();
+        const ssize_t n = MovedCall(fd, w->deadline).send(at, flags);
+        if (n > 0) sent += static_cast<std::size_t>(n);
+        if (n < 0) error = n;
         return true;
     };
     for (;;) {
@@ -131,33 +141,21 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
             if (sent != 0) break;
             return -EAGAIN;
         }
-        if (w == nullptr) w = new (waiting_memory) Waiting(options_.send_timeout());
-        const int error = wait(-1, *w, [&] {
+        waiting();
+        const int failed = wait(-1, *w, [&] {
             return (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0 || transport_.connection() != c;
         });
         polled = false;
-        if (error != 0) {
+        if (failed != 0) {
             if (sent != 0) break;
-            return error;
+            return failed;
         }
         if (transport_.connection() != c) {
             if (!remote()) return -EREMOTE;
             break;
         }
     }
-    return static_cast<ssize_t>(sent);
-}
-
-std::size_t TcpStream::rest_to_kernel(int fd, IovCursor& at, int flags) {
-    int saved = errno;
-    const std::size_t total = at.use_up([&](msghdr& m, std::size_t bytes) -> ssize_t {
-        pollfd p{fd, POLLOUT, 0};
-        if (!(flags & MSG_DONTWAIT) && runtime::poll_interruptibly(&p, 1, nullptr) < 0) return -1;
-        return os::sendmsg(fd, &m,
-                           (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL | MSG_DONTWAIT);
-    });
-    errno = saved;
-    return total;
+    return sent != 0 ? static_cast<ssize_t>(sent) : error;
 }
 
 // For what only the kernel can send: is there a connection to send on? Waits for it as transmit() does. 0 or

@@ -14,6 +14,7 @@
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp/moved_call.h"
 #include "libvma/sockets/tcp/stream.h"
 #include "libvma/sockets/tcp/wait.h"
 
@@ -175,7 +176,9 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                 wait(-1, w,
                      [&] { return (pin.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
             } else if (const int gone = sent == -EREMOTE ? move_away(out) : 0; gone > 0) {
-                if (rest_to_kernel(out, at, more) == 0) error = -EPIPE;
+                // They are out of the pipe, so there is no other end of the wait.
+                if (const ssize_t last = MovedCall(out, {}).send(at, more); last < 0)
+                    error = static_cast<int>(last);
                 break;
             } else if (sent < 0 && (sent != -EREMOTE || gone < 0)) {
                 error = sent;

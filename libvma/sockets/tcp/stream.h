@@ -43,8 +43,6 @@ class TcpStream : public TcpConnecting {
     ssize_t receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen);
     ssize_t take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags,
                  std::size_t skip) noexcept;
-    // What is left of a call that waits, when the connection was handed over in the middle of it: bytes.
-    static std::size_t rest_from_kernel(int fd, IovCursor& at, int flags);
 
     // ---- send.cpp ----
     ssize_t transmit(int fd, IovCursor& at, int flags);
@@ -59,7 +57,6 @@ class TcpStream : public TcpConnecting {
     }
     ssize_t dummy(std::size_t length) noexcept;
     int kernel_may_send_now(int fd, int flags);
-    static std::size_t rest_to_kernel(int fd, IovCursor& at, int flags);
     // For the program: -1 with errno, and SIGPIPE where the kernel raises it.
     static ssize_t finish_send(ssize_t result, int flags) noexcept;
 

@@ -215,6 +215,7 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
     // drivers no protocol, which many read, and before 6.18 it does not for virtio_net. In doubt the ring
     // sums.
     if (!(zero_copy_ ? found_.driver_sums : config_.inside)) attr_.tx_checksum = false;
+    attr_.kernel_sends = !zero_copy_;
     if (auto opened = open_channel(may_grow()); !opened) return std::unexpected(opened.error());
     if (shared_ != nullptr) shared_->set_completions(queues_.front()->completion);
     // There may be fewer queues than were asked for.
@@ -251,8 +252,8 @@ void XdpDevice::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept 
 
 // A program stays on a netdev that moves, and would take frames of another namespace.
 void XdpDevice::give_up_flows() noexcept {
-    if (!failed()) return;
     steering_.detach();
+    if (!failed()) return;  // its XSKs hold the queues
     name_.reset();
     if (on_freed_) on_freed_();
 }

@@ -61,7 +61,8 @@ class XdpDevice final : public XdpSender {
     Result<Flow*> take_flow(ibv_qp* qp, Device& from, Flow* flow, std::uint32_t tag) override;
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
     void on_rule_freed(std::function<void()> call) override { on_freed_ = std::move(call); }
-    // Takes the program off the netdev, which may have come back, and tells so: it can be opened again.
+    // Takes the program off the netdev. One that was gone may have come back: tells that it can be opened
+    // again.
     void give_up_flows() noexcept override;
     Result<void> set_sources(const net::SourceFilter& sources) override {
         return steering_.set_sources(sources);

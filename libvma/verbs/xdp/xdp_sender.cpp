@@ -283,6 +283,16 @@ void XdpSender::gather(ibv_qp*, bool on) noexcept {
         publish_held();
 }
 
+// A request without pieces is done when those before it are.
+bool XdpSender::mark(ibv_qp*, std::uint64_t wr_id) noexcept {
+    if (slots_.full()) return false;
+    ibv_send_wr wr{};
+    wr.wr_id = wr_id;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    slots_.add(wr);
+    return true;
+}
+
 void XdpSender::flush(ibv_qp*) noexcept {
     if (unsubmitted_ != 0 || backlog_ || stuck_) submit_and_kick();
     lazy_.end_burst();

@@ -29,6 +29,7 @@ class XdpSender : public SoftwareDevice {
     bool kick(ibv_qp*) noexcept final;
     void kick_again(ibv_qp*) noexcept final { submit_and_kick(); }
     void gather(ibv_qp*, bool on) noexcept final;
+    bool mark(ibv_qp*, std::uint64_t wr_id) noexcept final;
     unsigned tx_held(const ibv_qp*) const noexcept final { return held_.load(std::memory_order_relaxed); }
     std::uint64_t tx_held_since(const ibv_qp*) const noexcept final {
         return held_since_.load(std::memory_order_relaxed);

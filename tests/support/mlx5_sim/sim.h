@@ -15,6 +15,7 @@
 //                     kernel's alone
 //   MLX5_SIM_RULES_FIRST  when it fails so, the netdev is the kernel's alone at once, and the event comes
 //                     50 ms after
+//   MLX5_SIM_STALLS   in place of all that, it sends and receives nothing any more, and no event tells
 //   MLX5_SIM_COPIES   over a netdev: of a frame each process with a rule for it gets a copy, as adapters do
 //                     where the rules are equal. Without it the first process has it
 //   MLX5_SIM_COUNTERS  a file: when the process exits, a line is appended for each adapter, "mlx5_0 sent 5

@@ -243,6 +243,11 @@ bool rules_go_first() {
     return value;
 }
 constexpr std::chrono::milliseconds kTellsLate{50};
+// MLX5_SIM_STALLS
+bool stalls() {
+    static const bool value = std::getenv("MLX5_SIM_STALLS") != nullptr;
+    return value;
+}
 
 }  // namespace
 
@@ -265,6 +270,7 @@ bool Simulator::turn() {
             continue;
         }
         device->clock.ticks();
+        if (stalls() && device->failed_at) continue;
         busy = device->nic.step() || busy;
         if (device->wire != nullptr) busy = device->wire->turn() || busy;
         if (fail_after_ != 0 && device->nic.counters().sent >= fail_after_) busy = fails_now(*device) || busy;
@@ -287,7 +293,9 @@ void Simulator::fail(Device& device) {
 bool Simulator::fails_now(Device& device) {
     const std::unique_lock lock(control, std::try_to_lock);
     if (!lock) return false;
-    if (rules_go_first()) {
+    if (stalls()) {
+        // all goes on but frames
+    } else if (rules_go_first()) {
         device.dead = true;
         device.wire.reset();
     } else {
@@ -304,7 +312,8 @@ void Simulator::rest(unsigned microseconds) {
     for (const auto& slot : devices_) {
         const Device* const device = slot;
         if (device == nullptr) break;
-        if (device->wire != nullptr && !device->dead) fds[count++] = {device->wire->poll_fd(), POLLIN, 0};
+        if (device->wire != nullptr && !device->dead && !device->failed_at)
+            fds[count++] = {device->wire->poll_fd(), POLLIN, 0};
     }
     const timespec longest{0, static_cast<long>(microseconds) * 1000};
     own_call(SYS_ppoll, fds.data(), count, &longest, nullptr, 0);

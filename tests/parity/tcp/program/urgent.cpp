@@ -146,4 +146,77 @@ TCP_KERNEL_PAIR_CASE(urgent, epoll, 19) {
     });
 }
 
+// A call that waits when the urgent byte comes. The other side says no more until the call has ended.
+TCP_KERNEL_PAIR_CASE(urgent, ends_a_call_that_wants_all, 28) {
+    int fd = connection();
+    if (left()) {
+        put(fd, "0123456789");
+        usleep(100000);
+        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+    } else {
+        set_timeout(fd, SO_RCVTIMEO, 3000);
+        show_read("all", fd, 100, MSG_WAITALL);
+        say("at mark %d", at_mark(fd));
+    }
+    sync();
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, ends_a_call_that_wants_more, 28) {
+    int fd = connection();
+    if (left()) {
+        put(fd, "0123456789");
+        usleep(100000);
+        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+    } else {
+        set_timeout(fd, SO_RCVTIMEO, 3000);
+        SHOW("low water", set(fd, SOL_SOCKET, SO_RCVLOWAT, 20));
+        show_read("more", fd, 100);
+        say("low water %d", get(fd, SOL_SOCKET, SO_RCVLOWAT));
+    }
+    sync();
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, leaves_a_call_its_limit, 28) {
+    int fd = connection();
+    if (left()) {
+        usleep(200000);
+        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+    } else {
+        set_timeout(fd, SO_RCVTIMEO, 500);
+        show_read("nothing", fd, 100, MSG_WAITALL);
+        show_read("oob", fd, 10, MSG_OOB);
+    }
+    sync();
+    at_left([&] { put(fd, "behind"); });
+    at_right([&] { show_read("behind", fd, 6, MSG_WAITALL); });
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, leaves_a_call_its_limit_behind_the_mark, 36) {
+    int fd = connection();
+    if (left()) {
+        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+        usleep(200000);
+        put(fd, "01234");
+    } else {
+        set_timeout(fd, SO_RCVTIMEO, 600);
+        show_read("some", fd, 100, MSG_WAITALL);
+    }
+    sync();
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, leaves_a_writer_its_limit, 8000) {
+    int fd = connection();
+    if (left()) {
+        usleep(200000);
+        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+    } else {
+        set_timeout(fd, SO_SNDTIMEO, 700);
+        const std::vector<char> much(64u << 20);
+        const long n = send(fd, much.data(), much.size(), 0);
+        say("sent some %d, all %d", n > 0, n == static_cast<long>(much.size()));
+    }
+    sync();
+    set_linger(fd, true, 0);
+}
+
 }  // namespace parity::tcp
