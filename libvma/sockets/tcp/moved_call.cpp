@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/region.h"
 #include "libvma/runtime/signal_hold.h"
 
 namespace vma::sockets {
@@ -47,6 +48,9 @@ int MovedCall::wait(short events) {
         timeout = &limit;
     }
     const int n = runtime::poll_interruptibly(&p, 1, timeout);
+    // A handler waits: the call is started anew after it, where the handler asks for that, and with a time
+    // limit never (signal(7)).
+    if (n < 0 && errno == EINTR && runtime::pending() && timeout == nullptr) return -runtime::kRestart;
     return n < 0 ? -errno : n == 0 ? -EAGAIN : 0;
 }
 

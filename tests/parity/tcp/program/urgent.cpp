@@ -2,6 +2,7 @@
 // Urgent data: one byte outside the stream or inside it, the mark, and the events around it.
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/time.h>
 
 #include "tests/parity/pair/tcp_harness.h"
 
@@ -202,6 +203,30 @@ TCP_KERNEL_PAIR_CASE(urgent, leaves_a_call_its_limit_behind_the_mark, 36) {
         show_read("some", fd, 100, MSG_WAITALL);
     }
     sync();
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, leaves_a_call_its_restart, 60) {
+    int fd = connection();
+    for (const int flags : {SA_RESTART, 0}) {
+        if (left()) {
+            usleep(100000);
+            SHOW("oob", send(fd, "!", 1, MSG_OOB));
+            usleep(400000);
+            put(fd, "data");
+        } else {
+            static volatile sig_atomic_t alarms;
+            alarms = 0;
+            struct sigaction action {};
+            action.sa_handler = [](int) { alarms = alarms + 1; };
+            action.sa_flags = flags;
+            sigaction(SIGALRM, &action, nullptr);
+            const itimerval once{{}, {0, 300000}};
+            setitimer(ITIMER_REAL, &once, nullptr);
+            if (show_read("read", fd, 100) < 0) show_read("read again", fd, 100);
+            say("alarms %d", static_cast<int>(alarms));
+        }
+        sync();
+    }
 }
 
 TCP_KERNEL_PAIR_CASE(urgent, leaves_a_writer_its_limit, 8000) {
