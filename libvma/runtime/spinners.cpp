@@ -73,10 +73,10 @@ void SpinnerTable::sweep() noexcept {
 namespace spinners {
 namespace {
 
-constexpr key_t kKey = 0x766d6100;                   // of the segment, with the user's number
-constexpr clock::Nsec kPreempted{50'000};            // longer than anything but another thread's turn
-constexpr std::chrono::milliseconds kContended{20};  // after that
-constexpr std::chrono::milliseconds kFullHolds{20};
+constexpr key_t kKey = 0x766d6100;                     // of the segment, with the user's number
+constexpr clock::Nsec kPreempted{50'000};              // longer than anything but another thread's turn
+constexpr std::chrono::milliseconds kContended{20};    // after that
+constexpr std::chrono::milliseconds kFullHolds{20};    // a thread without an entry asks for one again
 constexpr std::chrono::milliseconds kSweepEvery{100};  // while the table is crowded
 // A program may change its processors at any time. What is known of them is asked again after a while, and
 // soon where others seem to need them.
@@ -123,7 +123,7 @@ void sweep_now_and_then(SpinnerTable& table) noexcept {
 // Null: there is no entry to be had.
 Known* enter(SpinnerTable& table, Me& me) noexcept {
     if (me.entry != nullptr) return &g_known[me.number];
-    if (const clock::Ticks now = clock::Ticks::now(); now < me.full_until) return nullptr;
+    if (clock::Ticks::now() < me.full_until) return nullptr;
     if (me.owner == 0)
         me.owner = static_cast<std::uint64_t>(os::raw_syscall(SYS_getpid)) << 32 |
                    static_cast<std::uint32_t>(os::raw_syscall(SYS_gettid));

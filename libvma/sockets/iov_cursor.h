@@ -46,22 +46,18 @@ class IovCursor {
         return n;
     }
 
-    // Uses up what is left with `call(message, bytes)`, a sendmsg() or recvmsg() of the next `bytes` bytes,
-    // until there is nothing left or one moves less. Returns the bytes moved.
+    // Moves on by what `call(message, bytes)` returns, a sendmsg() or recvmsg() of the next `bytes` bytes.
+    // Returns the same.
     template <class Call>
-    std::size_t use_up(Call&& call) {
-        const std::size_t before = left_;
-        while (left_ != 0) {
-            iovec pieces[kWindow];
-            std::size_t bytes;
-            msghdr message{};
-            message.msg_iov = pieces;
-            message.msg_iovlen = window(pieces, left_, bytes);
-            const ssize_t n = call(message, bytes);
-            if (n <= 0) break;
-            advance(static_cast<std::size_t>(n));
-        }
-        return before - left_;
+    ssize_t move(Call&& call) {
+        iovec pieces[kWindow];
+        std::size_t bytes;
+        msghdr message{};
+        message.msg_iov = pieces;
+        message.msg_iovlen = window(pieces, left_, bytes);
+        const ssize_t n = call(message, bytes);
+        if (n > 0) advance(static_cast<std::size_t>(n));
+        return n;
     }
 
   private:

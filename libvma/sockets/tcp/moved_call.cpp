@@ -74,15 +74,11 @@ ssize_t MovedCall::receive(IovCursor& at, int flags, std::size_t target, std::si
             break;
         }
         if ((begun || got != 0) && at_mark()) break;
-        iovec pieces[IovCursor::kWindow];
-        std::size_t bytes = 0;
-        msghdr message{};
-        message.msg_iov = pieces;
-        message.msg_iovlen = at.window(pieces, at.left(), bytes);
-        const ssize_t n = os::recvmsg(fd_, &message, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+        const ssize_t n = at.move([&](msghdr& message, std::size_t) {
+            return os::recvmsg(fd_, &message, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+        });
         if (n > 0) {
             got += static_cast<std::size_t>(n);
-            at.advance(static_cast<std::size_t>(n));
         } else {
             end = n < 0 ? -errno : 0;
             // The urgent byte is announced, and what is before it has not come.
@@ -106,19 +102,14 @@ ssize_t MovedCall::send(IovCursor& at, int flags) {
     while (at.left() != 0 && error == 0) {
         error = wait(POLLOUT);
         if (error != 0 && error != -EAGAIN) break;
-        iovec pieces[IovCursor::kWindow];
-        std::size_t bytes = 0;
-        msghdr message{};
-        message.msg_iov = pieces;
-        message.msg_iovlen = at.window(pieces, at.left(), bytes);
-        const int more = bytes < at.left() ? MSG_MORE : 0;
-        const ssize_t n = os::sendmsg(fd_, &message, flags | more | MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0) {
-            if (errno != EAGAIN || error != 0) error = -errno;
-            continue;
-        }
-        sent += static_cast<std::size_t>(n);
-        at.advance(static_cast<std::size_t>(n));
+        const ssize_t n = at.move([&](msghdr& message, std::size_t bytes) {
+            const int more = bytes < at.left() ? MSG_MORE : 0;
+            return os::sendmsg(fd_, &message, flags | more | MSG_NOSIGNAL | MSG_DONTWAIT);
+        });
+        if (n >= 0)
+            sent += static_cast<std::size_t>(n);
+        else if (errno != EAGAIN || error != 0)
+            error = -errno;
     }
     errno = saved;
     return sent != 0 || error == 0 ? static_cast<ssize_t>(sent) : error;

@@ -176,9 +176,8 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                 wait(-1, w,
                      [&] { return (pin.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
             } else if (const int gone = sent == -EREMOTE ? move_away(out) : 0; gone > 0) {
-                // They are out of the pipe, so there is no other end of the wait.
-                if (const ssize_t last = MovedCall(out, {}).send(at, more); last < 0)
-                    error = static_cast<int>(last);
+                // They are out of the pipe, so the wait has no limit. What a signal ends is not begun anew.
+                if (MovedCall(out, {}).send(at, more) <= 0) error = -EPIPE;
                 break;
             } else if (sent < 0 && (sent != -EREMOTE || gone < 0)) {
                 error = sent;

@@ -14,6 +14,12 @@ int at_mark(int fd) {
     return ioctl(fd, SIOCATMARK, &mark) == 0 ? mark : -1;
 }
 
+// The urgent byte comes when the other side's call waits.
+void urgent_later(int fd, int msec) {
+    usleep(static_cast<useconds_t>(msec) * 1000);
+    SHOW("oob", send(fd, "!", 1, MSG_OOB));
+}
+
 }  // namespace
 
 TCP_KERNEL_PAIR_CASE(urgent, out_of_band, 28) {
@@ -152,8 +158,7 @@ TCP_KERNEL_PAIR_CASE(urgent, ends_a_call_that_wants_all, 28) {
     int fd = connection();
     if (left()) {
         put(fd, "0123456789");
-        usleep(100000);
-        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+        urgent_later(fd, 100);
     } else {
         set_timeout(fd, SO_RCVTIMEO, 3000);
         show_read("all", fd, 100, MSG_WAITALL);
@@ -166,8 +171,7 @@ TCP_KERNEL_PAIR_CASE(urgent, ends_a_call_that_wants_more, 28) {
     int fd = connection();
     if (left()) {
         put(fd, "0123456789");
-        usleep(100000);
-        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+        urgent_later(fd, 100);
     } else {
         set_timeout(fd, SO_RCVTIMEO, 3000);
         SHOW("low water", set(fd, SOL_SOCKET, SO_RCVLOWAT, 20));
@@ -180,8 +184,7 @@ TCP_KERNEL_PAIR_CASE(urgent, ends_a_call_that_wants_more, 28) {
 TCP_KERNEL_PAIR_CASE(urgent, leaves_a_call_its_limit, 28) {
     int fd = connection();
     if (left()) {
-        usleep(200000);
-        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+        urgent_later(fd, 200);
     } else {
         set_timeout(fd, SO_RCVTIMEO, 500);
         show_read("nothing", fd, 100, MSG_WAITALL);
@@ -209,8 +212,7 @@ TCP_KERNEL_PAIR_CASE(urgent, leaves_a_call_its_restart, 60) {
     int fd = connection();
     for (const int flags : {SA_RESTART, 0}) {
         if (left()) {
-            usleep(100000);
-            SHOW("oob", send(fd, "!", 1, MSG_OOB));
+            urgent_later(fd, 100);
             usleep(400000);
             put(fd, "data");
         } else {
@@ -232,8 +234,7 @@ TCP_KERNEL_PAIR_CASE(urgent, leaves_a_call_its_restart, 60) {
 TCP_KERNEL_PAIR_CASE(urgent, leaves_a_writer_its_limit, 8000) {
     int fd = connection();
     if (left()) {
-        usleep(200000);
-        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+        urgent_later(fd, 200);
     } else {
         set_timeout(fd, SO_SNDTIMEO, 700);
         const std::vector<char> much(64u << 20);
