@@ -107,8 +107,8 @@ struct DeviceAttr {
     std::uint16_t datagrams_type = 0;
     bool rx_checksum = false;  // the device sets IBV_WC_IP_CSUM_OK on good frames
     bool lazy_tx = false;      // the device may hold frames back until flush()
-    bool kernel_sends =
-        false;  // by the interface's own send queue: where that stands, the kernel's frames do
+    // What is sent leaves by the interface's own send queue: where that stands, the kernel's frames do, too.
+    bool kernel_sends = false;
     // Frames up to this length may be posted with IBV_SEND_INLINE: their buffers are free at once.
     std::uint32_t max_inline = 0;
     // Payload bytes of one IBV_WR_TSO request, 0: no TSO. Posting copies wr.tso.hdr.

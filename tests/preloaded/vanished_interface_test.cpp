@@ -81,14 +81,12 @@ class VanishedInterface : public testing::Test, public testing::WithParamInterfa
 // program does. How many there were.
 int take_programs_off(pid_t pid) {
     std::set<unsigned> links;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
-        for (const auto& file : std::filesystem::directory_iterator(task.path() / "fdinfo")) {
-            std::ifstream in(file.path());
-            std::string word, type;
-            for (unsigned id = 0; in >> word;) {
-                if (word == "link_type:") in >> type;
-                if (word == "link_id:" && in >> id && (type == "xdp" || type == "tcx")) links.insert(id);
-            }
+    for (const auto& file : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fdinfo")) {
+        std::ifstream in(file.path());
+        std::string word, type;
+        for (unsigned id = 0; in >> word;) {
+            if (word == "link_type:") in >> type;
+            if (word == "link_id:" && in >> id && (type == "xdp" || type == "tcx")) links.insert(id);
         }
     }
     int count = 0;
